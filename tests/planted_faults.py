@@ -787,8 +787,8 @@ tests/runs/test_checkpointing.py
   a checkpoint that needs too many files is passed over => except errors.Damaged as error: => except errors.BadInput as error:
   no access in the folder is the user's mistake => read_checkpoint(folder / name, typed=False, needs=needs) => read_checkpoint(folder / name, needs=needs)
   a folder that cannot be listed is empty => raise errors.storage_error(what, error, typed=wrong) from None => there = []
-  large weights are not finite => if not (value.sum().isfinite() or value.isfinite().all()): => if not value.sum().isfinite():
-  weights that are not finite are saved => if not (value.sum().isfinite() or value.isfinite().all()): => if False:
+  large weights are not finite => elif not (numbers.sum().isfinite() or numbers.isfinite().all()): => elif not numbers.sum().isfinite():
+  weights that are not finite are saved => elif not (numbers.sum().isfinite() or numbers.isfinite().all()): => if False:
   weights in lists are not looked at => check_checkpoint(each, *path, number) => pass
   the best is saved with what cannot be read => check_checkpoint(checkpoint)\n    save = => save =
   a subclass of a dict is saved, and cannot be read => if isinstance(value, dict) and kind in CONTAINERS: => if isinstance(value, dict):

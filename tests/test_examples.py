@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from conftest import BIN, ROOT, copy_script, environment, free_port, run
+from conftest import BIN, ROOT, copy_script, environment, free_port, run, start_ranks
 
 from trainparts.images import decoding
 from trainparts.runs import checkpointing
@@ -281,11 +281,20 @@ def test_what_goes_wrong_ends_in_an_exception_that_says_what(edits, last, rows, 
     assert any(re.search(f"{last}$", line) for line in printed.splitlines()), printed
 
 
+def by_themselves(script, rows, folder):
+    """Returns what each of two ranks prints that end in an error. They have no launcher, which
+    would end the second as soon as the first has ended."""
+    processes = start_ranks(script, folder, [rows, "run"], [rows, "run"])
+    printed = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1], printed
+    return printed
+
+
 def test_a_save_that_fails_ends_both_ranks(rows, tmp_path):
     """With what failed; none waits for the other."""
     full = [("import numpy", f"import errno\n{FULL}\nimport numpy")]
-    printed = run([*by_two(program(tmp_path, OWN, *full)), rows, "run"], tmp_path, status=1)
-    assert printed.count("errors.Fault: run/checkpoint.pt cannot be written; the previous") == 2
+    for printed in by_themselves(program(tmp_path, OWN, *full), rows, tmp_path):
+        assert "errors.Fault: run/checkpoint.pt cannot be written; the previous" in printed
 
 
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
@@ -302,10 +311,10 @@ def test_a_folder_of_another_program_s_checkpoints_is_not_begun_anew(rows, tmp_p
     (tmp_path / "run").mkdir()
     torch.save({"state_dict": {}}, tmp_path / "run" / "checkpoint.pt")
     before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
-    printed = run([*by_two(program(tmp_path, OWN)), rows, "run"], tmp_path, status=1)
-    line = "run: none of its 1 checkpoints is intact"
-    assert printed.count(f"trainparts.errors.BadInput: {line}") == 2
+    each = by_themselves(program(tmp_path, OWN), rows, tmp_path)
+    for printed in each:
+        assert "trainparts.errors.BadInput: run: none of its 1 checkpoints is intact" in printed
     lacks = "it lacks about, model, optimizer, step"
     skipped = f"checkpoint.pt is not a checkpoint of this program: {lacks}"
-    assert f"run skips run/{skipped}\n" in printed
+    assert f"run skips run/{skipped}\n" in each[0]
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before

@@ -56,6 +56,7 @@ def test_defaults_are_those_of_the_help():
         "timeout": 600,
         "output_dir": None,
         "resume": None,
+        "checkpoint_activations": False,
         "checkpoint_minutes": 15,
         "best": None,
         "keep_every": None,

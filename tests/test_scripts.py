@@ -199,8 +199,8 @@ OPTIONS = {
         "accumulation=1 base_lr=None batch_size=256 best=None budget_hours=None desired=[] "
         "epochs=90 evaluate=False global_batch=None lr=0.1 lr_scaling=linear patience=None "
         "print_freq=10 resume=None start_epoch=None",
-        "checkpoint_minutes=15 compile=False compile_mode=default deterministic=False gpu=None "
-        "keep_every=None no_accel=False output_dir=None timeout=600",
+        "checkpoint_activations=False checkpoint_minutes=15 compile=False compile_mode=default "
+        "deterministic=False gpu=None keep_every=None no_accel=False output_dir=None timeout=600",
     ),
     "imagenet": (
         "arch=resnet18 auto_augment=off bce_threshold=None cutmix=0 dummy=False flip=random "
