@@ -7,7 +7,8 @@
     python tools/look.py classes runs/NAME/model_best.pt DIR --part test --save
     python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
     python tools/look.py cam model_best.pt cat.jpg --size 128         # one trained at 32 pixels
-    python tools/look.py export model_best.pt model.pt2               # or model.onnx
+    python tools/look.py export model_best.pt model.onnx     # or model.safetensors, model.pt2
+    python tools/look.py export model_best.pt FOLDER         # for timm and transformers
     python tools/look.py average A/model_best.pt B/model_best.pt mean.pt
 
 A checkpoint of these scripts says itself how to use it: architecture, classes, size of images, mean
@@ -37,6 +38,7 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+import exporting
 import matplotlib
 import matplotlib.figure
 import numpy as np
@@ -52,7 +54,8 @@ from trainparts import errors, option_types, safe_files
 from trainparts.images import architectures, class_names, image_files, image_loading, weight_files
 
 nd = importlib.import_module("imagenet_nd") if OWN else None  # or --script, which main() puts here
-CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
+# Of files, as in model_best.pth.tar; others are pictures.
+CHECKPOINTS = (".pt", ".pth", ".tar", ".safetensors")
 IMAGES = torchvision.datasets.folder.IMG_EXTENSIONS  # of files in folders, as the scripts list them
 PICTURES = matplotlib.figure.Figure().canvas.get_supported_filetypes()
 
@@ -68,9 +71,10 @@ class Trained(NamedTuple):
     classes: list  # (C,) names, as the folders were called
 
 
-def open_checkpoint(path, arch=None):
-    """Returns the Trained of a checkpoint, on the CPU, after trying it."""
-    saved = safe_files.load_file(path)
+def open_checkpoint(path, arch=None, saved=None):
+    """Returns the Trained of a checkpoint, on the CPU, after trying it. `saved` is what the file
+    holds, if it has been read."""
+    saved = saved or safe_files.load_file(path)
     try:
         if not weight_files.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
@@ -640,47 +644,26 @@ def cam(args):
 
 
 def export(args):
-    """Writes the model as torch.export's program or as ONNX, for batches of any size, and compares
-    what it then answers with the model itself."""
-    if args.out.suffix not in (".pt2", ".onnx"):
-        raise errors.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
-    trained = open_checkpoint(args.checkpoint, args.arch)
-    about = json.dumps({"classes": trained.classes, **described(trained)})
-    size = trained.data.val_size
-    shape = 3, size, size
-    example, dynamic = (torch.randn(2, *shape),), ({0: torch.export.Dim("batch")},)
-    unproven = args.out.with_name(f"unproven_{args.out.name}")  # until it was compared
-    if args.out.suffix == ".pt2":
-        program = torch.export.export(trained.model, example, dynamic_shapes=dynamic)
-        torch.export.save(program, unproven, extra_files={"about.json": about})
-        answer = torch.export.load(unproven).module()
+    """Writes the model for other libraries: as torch.export's program, as ONNX, as safetensors, or
+    as a folder that timm and transformers load, with a model card; of text_*.py as a folder that
+    transformers loads. What was written is compared with the model itself. Nothing is
+    overwritten."""
+    exporting.check_out(args.out)
+    saved = exporting.chosen(safe_files.load_file(args.checkpoint), args)
+    if isinstance(saved, dict) and "task" in saved:
+        text = importlib.import_module("text_nd")
+        error = exporting.write_text_folder(text, saved, args)
+        takes = "a folder for transformers; its README.md is a model card"
     else:
-        try:
-            runtime = importlib.import_module("onnxruntime")
-            importlib.import_module("onnxscript")
-        except ImportError as error:
-            raise errors.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
-        program = torch.onnx.export(
-            trained.model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False
-        )
-        program.model.metadata_props["about"] = about
-        program.save(unproven)
-        session = runtime.InferenceSession(unproven)
-        name = session.get_inputs()[0].name
-
-        def answer(images):
-            return torch.from_numpy(session.run(None, {name: images.numpy()})[0])
-
-    with torch.no_grad():
-        for images in (torch.randn(number, *shape) for number in (1, 3)):
-            wanted, found = trained.model(images), answer(images)
-            error = ((found - wanted).abs().max() / wanted.abs().max()).item()
-            if not error < 1e-4:
-                why = f"relative error {error:.1g}"
-                raise errors.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
-    os.replace(unproven, args.out)
-    takes = f"(N, 3, {size}, {size}): (RGB / 255 - {[*trained.data.mean]}) / {[*trained.data.std]}"
-    errors.print_line(f"{args.out} takes float32 {takes}")
+        trained = open_checkpoint(args.checkpoint, args.arch, saved)
+        about = {"classes": trained.classes, **described(trained)}
+        error = exporting.write_image_model(trained, about, saved, args, nd.BEST)
+        size, data = trained.data.val_size, trained.data
+        scale = f"(RGB / 255 - {[*data.mean]}) / {[*data.std]}"
+        takes = f"takes float32 (N, 3, {size}, {size}): {scale}"
+        if not args.out.suffix:
+            takes = "a folder for timm and transformers; its README.md is a model card"
+    errors.print_line(f"{args.out}: {takes}")
     errors.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
@@ -753,10 +736,18 @@ def main():
     adds[cam]("--size", type=option_types.number_between(int, 1, 1024), help=larger)
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
-    adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")
+    forms = "model.safetensors, model.onnx, model.pt2 (torch.export's), or a FOLDER to make"
+    adds[export]("out", type=Path, metavar="OUT", help=forms)
+    own = "the trained weights, where a run with --ema has averages beside them"
+    adds[export]("--trained", action="store_true", help=own)
+    tokens = "of a text model's tokens, if it is not where it was"
+    adds[export]("--tokenizer", metavar="FOLDER", help=tokens)
+    words = "with the train.tsv whose words are a text model's tokens, if it is not where it was"
+    adds[export]("--data", metavar="DIR", help=words)
     adds[average]("checkpoints", nargs="+", **checkpoint)
     adds[average]("out", type=Path, metavar="OUT")
     args = parser.parse_args()
+    errors.print_log()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
     if args.script:
         with one_line(parser, errors.BadInput, OSError, ValueError):

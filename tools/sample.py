@@ -17,18 +17,19 @@ from commandline import CONTROL, make_parser, one_line
 
 import text_nd as nd
 from trainparts import devices, errors, option_types, safe_files
-from trainparts.text import tokenizing
+from trainparts.text import text_weights, tokenizing
 
 
-def open_checkpoint(path):
-    """Returns (what the file holds, its model in evaluation mode, on the CPU)."""
-    saved = safe_files.load_file(path)
+def open_checkpoint(path, saved=None):
+    """Returns (what the file holds, its model in evaluation mode, on the CPU). `saved` is what it
+    holds, if it has been read."""
+    saved = saved or safe_files.load_file(path)
     try:
         if saved["task"] != "lm":
             raise ValueError(f"its task is {saved['task']}")
         with torch.device("meta"):  # the file may name any sizes
             model = nd.GPT(saved["vocabulary"], saved["max_length"], 0.0, **saved["model_options"])
-        weights = saved.get("ema") or saved["state_dict"]
+        weights = text_weights.find_weights(saved)[1]
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise ValueError("its weights are not all finite")
         model.load_state_dict(weights, assign=True)

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import json
 import os
 import shlex
 import sys
@@ -62,9 +63,9 @@ def write_atomically(
 
 def load_file(path: str | os.PathLike[str], *, typed: bool = True) -> Content:
     """Returns what torch.save() wrote, with its tensors in host memory, or the tensors of a
-    *.safetensors file. Nothing in the file is executed. Raises Damaged if the file is damaged or of
-    another kind; BadInput if the path is wrong and `typed`, one that the user has typed; and Fault
-    if the file cannot be read now."""
+    *.safetensors file; of one of tools/look.py also what a checkpoint says of its model. Nothing in
+    the file is executed. Raises Damaged if the file is damaged or of another kind; BadInput if the
+    path is wrong and `typed`, one that the user has typed; and Fault if it cannot be read now."""
     # The file is read as a whole first. If a disk does not answer, zipfile and torch.load() would
     # say that the file is damaged, and then an older one would be taken.
     try:
@@ -90,7 +91,7 @@ def load_file(path: str | os.PathLike[str], *, typed: bool = True) -> Content:
                     raise errors.Damaged(f"{what}: {command} writes its weights into {out}")
         content.seek(0)
         if Path(path).suffix == ".safetensors":
-            return importlib.import_module("safetensors.torch").load(content.getvalue())
+            return read_safetensors(content.getvalue())
         # Other projects save their options, and numbers of NumPy: none of it runs code.
         numbers: list = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
         scalar = np.float64(0).__reduce__()[0]
@@ -111,6 +112,17 @@ def load_file(path: str | os.PathLike[str], *, typed: bool = True) -> Content:
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise errors.Damaged(f"{path} cannot be loaded: {why}") from None
+
+
+def read_safetensors(content: bytes) -> Content:
+    """Returns {name: tensor} of a file in this format. If its metadata have an "about" with what a
+    checkpoint says of its model, as JSON, that is returned, with the tensors as "state_dict"."""
+    tensors = importlib.import_module("safetensors.torch").load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    about = json.loads(header.get("__metadata__", {}).get("about", "null"))
+    if isinstance(about, dict) and "model_options" in about:
+        return about | {"state_dict": tensors}
+    return tensors
 
 
 def weight_fits(weight: torch.Tensor, own: torch.Tensor) -> bool:

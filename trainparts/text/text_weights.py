@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainparts import errors, safe_files
+from trainparts.text import gpt2_names
 
 # By which names files have weights, averages first.
 WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict")
@@ -18,7 +19,8 @@ WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict")
 
 def find_weights(saved: Mapping) -> tuple[str | None, dict[str, torch.Tensor]]:
     """Returns (name, {name: tensor}) of the weights in a file's content, without the prefixes of
-    wrappers. The first name is one of WEIGHT_NAMES, or None if the file is a state dict itself."""
+    wrappers; those of a GPT that has left as a GPT-2 have their own names again. The first name is
+    one of WEIGHT_NAMES, or None if the file is a state dict itself."""
     held = [name for name in WEIGHT_NAMES if isinstance(saved.get(name), dict) and saved[name]]
     found = saved[held[0]] if held else saved
     weights = {
@@ -26,7 +28,7 @@ def find_weights(saved: Mapping) -> tuple[str | None, dict[str, torch.Tensor]]:
         for name in found
         if torch.is_tensor(found[name])
     }
-    return held[0] if held else None, weights
+    return held[0] if held else None, gpt2_names.from_gpt2(weights) or weights
 
 
 def cut_positions(

@@ -101,6 +101,36 @@ def word_tokenizer(texts: Iterable[str] | Iterable[list[str]]) -> PreTrainedToke
     return hf_folders.transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
 
 
+def tokenizer_of_bytes() -> PreTrainedTokenizerBase:
+    """Returns a tokenizer whose tokens are the bytes of a text in UTF-8."""
+    tokenizers = importlib.import_module("tokenizers")
+    library = hf_folders.transformers()
+    # Its model knows characters; ByteLevel has one for each byte.
+    characters = importlib.import_module("transformers.convert_slow_tokenizer").bytes_to_unicode()
+    vocabulary = {character: byte for byte, character in characters.items()}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    options = {"add_prefix_space": False, "use_regex": False}
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(**options)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return library.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def tokenizer_of_words(words: Sequence[str]) -> PreTrainedTokenizerBase:
+    """Returns a tokenizer for these words, by token, which splits a text as split_words() does; the
+    first stands for unknown ones."""
+    tokenizers = importlib.import_module("tokenizers")
+    index = {word: token for token, word in enumerate(words)}
+    model = tokenizers.models.WordLevel(index, unk_token=words[0])
+    tokenizer = tokenizers.Tokenizer(model)
+    replace, regex = tokenizers.normalizers.Replace, tokenizers.Regex
+    # Python's split() takes four control characters for white space, Unicode does not.
+    steps = replace("\n", " <eos> "), replace(regex("[\x1c-\x1f]"), " ")
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([*steps])
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library = hf_folders.transformers()
+    return library.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=words[0])
+
+
 # ------------------------------------------------------------------------------------------- a text
 
 
