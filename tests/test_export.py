@@ -1,11 +1,10 @@
 """tools/look.py export: what timm, transformers, torchvision and ONNX Runtime do with what it has
 written is what the checkpoint's model does, and what the scripts say of it."""
 
+import argparse
 import importlib
 import json
-import math
 import re
-import types
 
 import numpy as np
 import PIL.Image
@@ -16,11 +15,14 @@ import timm
 import torch
 import torchvision
 import transformers
-from conftest import checkpoint, command, load, run, scalars, write_file
+from conftest import command, load, run, write_file
 from test_look import MEAN, STD, make, read_table, write, write_pictures
+from test_text_folders import MNLI, logits_of, write_model, write_rows
 from torch.utils.tensorboard import SummaryWriter
 
-from trainparts import errors, safe_files
+import text_nd
+from trainparts import batch_plan, safe_files
+from trainparts.text import text_corpus, tokenizing
 
 NAMES = ["ant", "bee", "cat", "dog"]
 
@@ -279,3 +281,259 @@ def test_a_run_leaves_and_comes_back(way, look, demo, tmp_path):
     card = (tmp_path / "folder" / "README.md").read_text()
     assert f"| Top1 of validation | {saved['best_acc1']:.4g} % |" in card
     assert f"| script | {script} |" in card and "moving averages" in card
+
+
+# -------------------------------------------------------------------------------------------- text
+
+TEXT = "--no-accel -b 8 --epochs 1 --steps-per-epoch 20 --output-dir run".split()
+
+
+def trained_text(tmp_path, *words):
+    """Trains a text model for a moment; returns the checkpoint's content."""
+    run([*command("text_nd.py"), *TEXT, *words], tmp_path)
+    return load(tmp_path / "run" / "model_best.pt")
+
+
+def validated(tmp_path, *words):
+    """Returns what text_nd.py -e prints of a model."""
+    return run([*command("text_nd.py"), *TEXT[:3], "-e", *words], tmp_path).splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", text_nd.ENCODERS)
+def test_transformers_classifies_as_the_script_does(kind, look, tmp_path):
+    """By names of classes, sentences of any length, alone and padded."""
+    words = ["--task", "cola", "-a", kind, "--max-length", "32"]
+    args, place = text_nd.make_parser().parse_args(words), argparse.Namespace(rank=0)
+    sources = text_nd.list_sources(args, place)
+    data = text_nd.open_data(args, place, sources, batch_plan.Batches(1, 1, 1))
+    torch.manual_seed(0)
+    model = text_nd.build_model(args, data).eval()
+    path = tmp_path / "run" / "model_best.pt"
+    if kind == "bert":  # a run; of the others a checkpoint alone
+        saved = trained_text(tmp_path, *words, "--ema", "0.5", "--lr", "0.01")
+        model.load_state_dict(saved["ema"])
+    else:
+        path.parent.mkdir()
+        numbers = dict.fromkeys(["epoch", "step", "seconds", "global_batch", "peak_lr"], 1)
+        more = {"args": vars(args), "state_dict": model.state_dict(), "not_default": {}}
+        torch.save(text_nd.about_model(args, data) | numbers | more, path)
+    output = look("export", path, "folder")
+    assert output.startswith("folder: a folder for transformers")
+    sentences = [row.sentences[0] for row in text_corpus.demo_rows()[1][:10]]
+    classify = transformers.pipeline("text-classification", model="folder", device="cpu")
+    both = [classify(sentences, top_k=None, batch_size=each) for each in (1, 10)]
+    for number, sentence in enumerate(sentences):
+        source, length = data.val, data.val.length[number]
+        tokens = source.tokens[source.offset[number] :][:length].tolist()
+        with torch.no_grad():
+            wanted = model(torch.tensor([[*tokens, length]])).softmax(dim=1)[0].tolist()
+        for found in both:
+            scores = {each["label"]: each["score"] for each in found[number]}
+            scores = [scores[name] for name in ("unacceptable", "acceptable")]
+            assert scores == pytest.approx(wanted, abs=1e-5), sentence
+    if kind == "bert":
+        again = [
+            validated(tmp_path, *words, "--weights", each)
+            for each in (path, "folder/model.safetensors")
+        ]
+        again.append(validated(tmp_path, "--task", "cola", "-a", "folder", *words[-2:]))
+        assert len({*again}) == 1 and f"loss {saved['best_loss']:.5f}" in again[0], again
+
+
+def test_a_fine_tuned_model_leaves_with_its_classes_in_their_order(look, tmp_path):
+    """Hugging Face's FOLDER, found again or given; pairs of sentences; another order of classes."""
+    names = [MNLI[number] for number in (1, 2, 0)]
+    write_model(tmp_path / "start", names=names)
+    rows = write_rows(tmp_path / "data", MNLI)
+    words = ["--task", "mnli", "-a", "start", "--max-length", "32"]
+    trained_text(tmp_path, *words, "data")
+    look("export", "run/model_best.pt", "folder")
+    wanted = validated(tmp_path, *words, "--weights", "run/model_best.pt", "data")
+    assert validated(tmp_path, "--task", "mnli", "-a", "folder", *words[-2:], "data") == wanted
+    config = transformers.AutoConfig.from_pretrained("folder")
+    assert [config.id2label[number] for number in range(3)] == names
+    model = transformers.AutoModelForSequenceClassification.from_pretrained("folder")
+    right = 0
+    for _, *texts, label in rows:
+        right += names[int(logits_of(model, "folder", texts).argmax())] == label
+    assert f"accuracy {100 * right / len(rows):.3f}"[:13] in wanted
+    (tmp_path / "start").rename(tmp_path / "moved")
+    line = look("export", "run/model_best.pt", "other", status=2)
+    assert "was made of start, which is not there: give -a FOLDER" in line
+    look("export", "run/model_best.pt", "other", "-a", "moved")
+    theirs = [
+        safetensors.torch.load_file(f"{each}/model.safetensors") for each in ("folder", "other")
+    ]
+    assert all(torch.equal(each, theirs[1][name]) for name, each in theirs[0].items())
+
+
+def test_words_of_a_table_must_be_those_that_were_trained_with(look, tmp_path):
+    write_rows(tmp_path / "data", ["entailment", "not_entailment"], "rte")
+    words = ["--task", "rte", "-a", "bert", "--max-length", "32", "data"]
+    trained_text(tmp_path, *words)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    assert "give --data DIR" in look("export", "run/model_best.pt", "folder", status=2)
+    write_rows(tmp_path / "data", ["entailment", "not_entailment"], "rte", words=["a", "b"])
+    assert "give --data DIR" in look("export", "run/model_best.pt", "folder", status=2)
+    look("export", "run/model_best.pt", "folder", "--data", "moved")
+    classify = transformers.pipeline("text-classification", model="folder", device="cpu")
+    (found,) = classify([{"text": "the cat", "text_pair": "dog"}])
+    assert found["label"] in ("entailment", "not_entailment")
+
+
+def greedy(folder, prompt, length):
+    """Returns the text that transformers' pipeline goes on with, and its prompt."""
+    go_on = transformers.pipeline("text-generation", model=folder, device="cpu")
+    options = {"do_sample": False, "max_new_tokens": length, "pad_token_id": 0}
+    return go_on(prompt, **options)[0]["generated_text"]
+
+
+@pytest.mark.parametrize("tied", [[], ["--tied"]])
+def test_transformers_goes_on_as_sample_does(tied, look, tool, tmp_path):
+    """A language model of bytes; and validation knows the exported weights."""
+    words = ["--max-length", "64", "--layers", "3", "--heads", "4", *tied]
+    saved = trained_text(tmp_path, *words, "--lr", "0.02")
+    look("export", "run/model_best.pt", "folder")
+    prompt = "caf\u00e9 \U0001f40d \t\n  x = "
+    tokenizer = transformers.AutoTokenizer.from_pretrained("folder")
+    assert tokenizer(prompt).input_ids == [*prompt.encode()]
+    assert tokenizer.decode([*prompt.encode()]) == prompt
+    wanted = tool(
+        "sample", "run/model_best.pt", "--prompt", prompt, "--temperature", 0, "--length", 20
+    )
+    assert greedy("folder", prompt, 20) == wanted[:-1]
+    again = tool(
+        "sample", "folder/model.safetensors", "--prompt", prompt, "--temperature", 0, "--length", 20
+    )
+    assert again == wanted
+    both = [
+        validated(tmp_path, *words, "--weights", each)
+        for each in ("run/model_best.pt", "folder/model.safetensors")
+    ]
+    assert both[0] == both[1] and f"perplexity {saved['best_perplexity']:.3f}" in both[0]
+    model = transformers.AutoModelForCausalLM.from_pretrained("folder")
+    assert model.config.n_positions == 64 and tokenizer.model_max_length == 64
+    card = (tmp_path / "folder" / "README.md").read_text()
+    assert f"| Perplexity of validation | {saved['best_perplexity']:.4g} |" in card
+    assert f"| Loss of validation | {saved['best_loss']:.4g} nats |" in card
+
+
+def test_words_are_split_as_the_script_splits_them(look, tmp_path, text):
+    trained_text(tmp_path, "--tokenizer", "words", "--max-length", "16", text)
+    look("export", "run/model_best.pt", "folder")
+    words = load(tmp_path / "run" / "model_best.pt")["words"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained("folder")
+    line = (
+        f"{words[3]} {words[2]}\n\n  {words[1]}\t{words[4]}\x1c{words[5]} unheard \u00a0{words[3]}"
+    )
+    index = {word: token for token, word in enumerate(words)}
+    wanted = [index.get(word, 0) for word in tokenizing.split_words(line)]
+    assert tokenizer(line).input_ids == wanted and wanted.count(0) == 1
+    assert transformers.AutoModelForCausalLM.from_pretrained("folder").config.vocab_size == len(
+        words
+    )
+
+
+def test_a_tokenizer_must_be_the_checkpoint_s(look, tmp_path, text):
+    write_model(tmp_path / "tokens", cased=["q"])
+    write_model(tmp_path / "others", cased=["z"])
+    trained_text(tmp_path, "--tokenizer", "tokens", "--max-length", "16", text)
+    look("export", "run/model_best.pt", "folder")
+    found, own = (transformers.AutoTokenizer.from_pretrained(each) for each in ("folder", "tokens"))
+    assert found("the cat q").input_ids == own("the cat q").input_ids
+    assert "is not the checkpoint's" in look(
+        "export", "run/model_best.pt", "more", "--tokenizer", "others", status=2
+    )
+    (tmp_path / "tokens").rename(tmp_path / "moved")
+    line = look("export", "run/model_best.pt", "more", status=2)
+    assert "tokens, which is no folder here: give --tokenizer FOLDER" in line
+    look("export", "run/model_best.pt", "more", "--tokenizer", "moved")
+
+
+def test_text_leaves_as_a_folder_alone(look, tmp_path):
+    torch.save({"task": "lyrics", "model_options": {}, "state_dict": {}}, tmp_path / "own.pt")
+    assert "own.pt is no checkpoint of text_*.py's, but of --task lyrics" in look(
+        "export", "own.pt", "folder", status=2
+    )
+    trained_text(tmp_path, "--max-length", "8")
+    assert "leaves as a FOLDER" in look("export", "run/model_best.pt", "m.onnx", status=2)
+    assert not (tmp_path / "folder").exists()
+
+
+# -------------------------------------------------------------------------------------------- card
+
+
+def log(folder, values, **about):
+    """Writes a log of validations: {tag: values of the epochs from 1}."""
+    writer = SummaryWriter(folder)
+    known = {
+        "options": {"arch": "resnet18"},
+        "command": "python train.py",
+        "data": "/x/cats & dogs",
+    }
+    known |= {"place": {"ranks": 2, "devices": 1, "device": "cuda", "precision": "bfloat16"}}
+    known |= {"device": "NVIDIA *H200*", "torch": "2.14", "num_classes": 4} | about
+    writer.add_text("about", f"```json\n{json.dumps(known)}\n```")
+    for tag, each in values.items():
+        for epoch, value in enumerate(each, 1):
+            writer.add_scalar(f"{tag}/val", value, epoch)
+    writer.close()
+
+
+def card_of(look, tmp_path, *words, **more):
+    """Returns the rows of the card, {name: text}, of a checkpoint of the third epoch."""
+    known = {"epoch": 3, "step": 0, "best_acc1": 60.0, "best_acc5": 95.5, "best_loss": 1.25}
+    known |= {"seconds": 3723.0, "global_batch": 512, "peak_lr": 0.5}
+    known |= {"args": {"epochs": 90, "seed": 7}, "not_default": {"label_smoothing": 0.1}} | more
+    out = f"folder{len([*tmp_path.iterdir()])}"
+    look("export", write(tmp_path / "m.pt", make(), **known), out, *words)
+    text = (tmp_path / out / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification\n---\n")
+    assert "license:" not in text.split("---")[1] and "License: the model's author has not" in text
+    return dict(re.findall(r"^\| ([^|]+) \| (.+) \|$", text, re.MULTILINE))
+
+
+def test_a_card_has_the_epoch_s_measures_and_what_trained(look, tmp_path):
+    log(tmp_path, {"Top1": [40, 60, 55, 70], "Top5": [95, 95.5, 94, 99], "Loss": [2, 1.25, 1.5, 1]})
+    card = card_of(look, tmp_path)
+    assert card["Top1 of validation"] == "55 %" and card["Top5 of validation"] == "94 %"
+    assert card["Loss of validation"] == "1.5 nats"
+    assert card["data"] == "cats &amp; dogs (4 classes)"
+    assert card["hardware"] == r"2 GPUs: NVIDIA \*H200\*" and card["precision"] == "bfloat16"
+    assert card["epochs"] == "3 of 90" and card["training time (h:m:s)"] == "1:02:03"
+    assert card["options"] == "--label-smoothing 0.1" and card["seed"] == "7"
+    assert card["global batch"] == "512" and card["learning rate"] == "0.5"
+    assert card["classes"] == "4" and card["images"] == "64 pixels, resized to 72, bilinear"
+    assert "weights" not in card
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"best_acc1": 61.0}, []),  # of another run
+        ({"best_acc1": 40.0}, []),  # which has been in this folder before
+        ({"step": 5}, []),  # within an epoch
+        ({"epoch": 5}, []),  # not validated
+        ({"args": {"ema": 0.9}, "ema": "model", "trained": "model"}, ["--trained"]),
+    ],
+)
+def test_a_measure_of_something_else_is_not_in_a_card(more, words, look, tmp_path):
+    state = make().state_dict()
+    more = {name: state if value == "model" else value for name, value in more.items()}
+    log(tmp_path, {"Top1": [40, 60, 55], "Top5": [95, 95.5, 94], "Loss": [2, 1.25, 1.5]})
+    card = card_of(look, tmp_path, *words, **more)
+    assert not [name for name in card if "validation" in name]
+    assert ("data" in card) == ("best_acc1" not in more)
+    assert "5 steps of the next" in card["epochs"] or "step" not in more
+
+
+def test_a_card_without_a_log_has_what_the_checkpoint_says(look, tmp_path):
+    assert card_of(look, tmp_path)["options"] == "--label-smoothing 0.1"
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"no log")
+    more = {"tokenizer": "/home/me/secret/tokens", "channels_last": True, "ema_every": 3}
+    card = card_of(look, tmp_path, ema=make().state_dict(), not_default=more)
+    assert card["options"] == "--tokenizer tokens, --channels-last"
+    assert card["weights"].startswith("moving averages") and "hardware" not in card
+    torch.save({"arch": "resnet18", "epoch": 7, "state_dict": make().state_dict()}, "theirs.pt")
+    look("export", "theirs.pt", "other")  # of pytorch/examples
+    assert "epochs" not in (tmp_path / "other" / "README.md").read_text()

@@ -205,7 +205,7 @@ def timm_model(timm, trained):
 
 
 def share_of_crop(crop, resize):
-    """Returns the crop_pct by which timm resizes to just `resize` pixels: floor(crop / crop_pct)."""
+    """Returns the crop_pct by which timm resizes to `resize` pixels, which is floor(crop / it)."""
     share = crop / resize
     return share if math.floor(crop / share) == resize else crop / (resize + 0.5)
 
@@ -223,6 +223,13 @@ def write_text_folder(text, saved, args):
     """Writes the model and the tokenizer of a checkpoint of text_*.py as a folder that transformers
     loads; `text` is the script. Returns the relative error of its outputs. Raises BadInput if the
     checkpoint's tokenizer, or the folder that its model was made of, is not found."""
+    needed = {*text.MUST_FIT, "args", "epoch", "step"}
+    if not needed <= saved.keys() or saved["task"] not in ("lm", *text.GLUE):
+        why = f"no checkpoint of text_*.py's, but of --task {saved['task']}"
+        raise errors.BadInput(f"{args.checkpoint} is {why}: transformers has no form of it")
+    if args.out.suffix or args.script:
+        why = "a text model leaves as a FOLDER, whose model.safetensors has the weights"
+        raise errors.BadInput(f"{'--script' if args.script else args.out}: {why}")
     safetensors, _ = needs("safetensors.torch", "transformers")
     make = make_gpt2 if saved["task"] == "lm" else make_classifier
     model, answer, tokenizer = make(text, saved, args)
@@ -322,8 +329,12 @@ def tokenizer_of_table(text, saved, options, args):
     options.dir = args.data or options.dir
     rows = text_corpus.demo_rows()[0]
     if options.dir:
-        path = text.find_file(options, "train.tsv", "in_domain_train.tsv")
-        rows = text.read_table(path, options.task, argparse.Namespace(rank=0))
+        try:
+            path = text.find_file(options, "train.tsv", "in_domain_train.tsv")
+            rows = text.read_table(path, options.task, argparse.Namespace(rank=0))
+        except errors.BadInput as error:
+            more = "its words are the checkpoint's tokens: give --data DIR"
+            raise errors.BadInput(f"{error}; {more}") from None
     sentences = itertools.chain(*(row.sentences for row in rows))
     tokenizer = tokenizing.word_tokenizer(sentences)
     if saved["tokenizer"] != tokenizing.digest_of(tokenizer):
