@@ -3,6 +3,7 @@
 import argparse
 import errno
 import functools
+import json
 import multiprocessing
 import os
 import pickle
@@ -221,6 +222,19 @@ def test_safetensors_are_loaded(tmp_path, monkeypatch):
     assert [*found] == ["weight"] and found["weight"].tolist() == [1.5, 2.5]
     path.write_bytes(path.read_bytes()[:-1])
     assert refusal(path).startswith(f"{path} cannot be loaded: damaged, or no checkpoint (")
+    for about, wanted in (
+        ({"model_options": {}, "arch": "x"}, {"model_options": {}, "arch": "x"}),
+        ({"state_dict": 1, "model_options": {}}, {"model_options": {}}),  # tensors come first
+        ({"arch": "x"}, None),  # another program's
+        ([1], None),
+    ):
+        metadata = {"format": "pt", "about": json.dumps(about)}
+        safetensors.torch.save_file({"weight": torch.tensor([1.5])}, path, metadata)
+        found = safe_files.load_file(path)
+        assert (found.pop("state_dict") if wanted else found) == {"weight": torch.tensor([1.5])}
+        assert wanted is None or found == wanted
+    safetensors.torch.save_file({"weight": torch.tensor([1.5])}, path, {"about": "a cat"})
+    assert [*safe_files.load_file(path)] == ["weight"]
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     line = f"{path} needs safetensors: pip install safetensors"
     assert refusal(path, errors.BadInput) == line

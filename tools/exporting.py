@@ -157,48 +157,45 @@ def write_timm_folder(trained, about, path):
     BadInput if timm has no such model."""
     (timm,) = needs("timm")
     arch, data = trained.args.arch, trained.data
-    model = timm_model(timm, trained)
-    preset, outputs = architectures.preset_of(arch), len(trained.classes)
+    options = data.model_options if arch.startswith("timm/") else {}  # torchvision's are others
+    model = timm_model(timm, trained, options)
     path.mkdir()
     timm.models.save_for_hf(model, path, safe_serialization=True)
     write_tensors(path / "model.safetensors", model.state_dict(), for_scripts(trained, about))
     config = json.loads((path / "config.json").read_text())
     # transformers gives some of these arguments itself, and takes none twice.
     config.pop("model_args", None)
-    if data.model_options:
-        config["model_args"] = data.model_options
+    if options:
+        config["model_args"] = options
     config["pretrained_cfg"] = {
         **{name: config["pretrained_cfg"].get(name) for name in OF_MODEL},
         "input_size": [3, data.val_size, data.val_size],
         "crop_pct": share_of_crop(data.val_size, data.val_resize),
-        "crop_mode": "squash" if preset.squash else "center",
+        "crop_mode": "squash" if architectures.preset_of(arch).squash else "center",
         **{name: about[name] for name in ("interpolation", "mean", "std")},
     }
     # Of ImageNet's 1,000 classes both libraries have names of their own.
-    if not (outputs == 1000 and trained.classes in imagenet_names()):
+    if trained.classes not in imagenet_names():
         config["label_names"] = trained.classes
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     return timm.create_model(f"local-dir:{path}", pretrained=True).eval()
 
 
-def timm_model(timm, trained):
-    """Returns timm's model with the weights of a Trained: of an architecture of timm's, or of one
-    of torchvision's that timm has with the same names and shapes."""
+def timm_model(timm, trained, options):
+    """Returns timm's model, built with `options`, with the weights of a Trained: of an architecture
+    of timm's, or of one of torchvision's that timm has with the same names and shapes."""
     arch, state = trained.args.arch, trained.model.state_dict()
-    name, options = arch.removeprefix("timm/"), {}
-    if name != arch:
-        options = trained.data.model_options
-    model = timm.is_model(name.partition(".")[0]) and timm.create_model(
-        name, num_classes=len(trained.classes), **options
-    )
+    name, model = arch.removeprefix("timm/"), None
+    if timm.is_model(name.partition(".")[0]):
+        model = timm.create_model(name, num_classes=len(trained.classes), **options)
     shapes = [
         {name: tensor.shape for name, tensor in each.items()}
         for each in (state, model.state_dict() if model else {})
     ]
     if shapes[0] != shapes[1] or trained.data.model_options.get("transform_input"):
+        others = "OUT.safetensors, for torchvision, or OUT.onnx, for ONNX Runtime"
         raise errors.BadInput(
-            f"timm and transformers have no {arch} as torchvision's: give OUT.safetensors, for "
-            "torchvision, or OUT.onnx, for ONNX Runtime"
+            f"timm and transformers have no {arch} as torchvision's: give {others}"
         )
     model.load_state_dict(state)
     return model.eval()

@@ -119,7 +119,10 @@ def read_safetensors(content: bytes) -> Content:
     checkpoint says of its model, as JSON, that is returned, with the tensors as "state_dict"."""
     tensors = importlib.import_module("safetensors.torch").load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    about = json.loads(header.get("__metadata__", {}).get("about", "null"))
+    try:
+        about = json.loads(header.get("__metadata__", {}).get("about", "null"))
+    except ValueError:  # another program's, in a form of its own
+        about = None
     if isinstance(about, dict) and "model_options" in about:
         return about | {"state_dict": tensors}
     return tensors

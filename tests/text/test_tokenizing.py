@@ -521,3 +521,21 @@ def test_a_table_that_is_mostly_unknown_is_refused():
     assert line == "x.tsv: more than half of it is unknown to the tokenizer"
     tokenizing.check_known(source, 4)
     tokenizing.check_known(source, None)
+
+
+def test_a_tokenizer_of_bytes_has_each_byte():
+    made = tokenizing.tokenizer_of_bytes()
+    texts = ["", "a  b\r\n\tc", "caf\u00e9 \U0001f40d\x00\x7f", "<s></s>\u0120"]
+    for text in texts:
+        assert made(text).input_ids == [*text.encode()]
+        assert made.decode([*text.encode()]) == text
+    assert len(made) == 256 and made.decode([233]) == "\ufffd"
+
+
+def test_a_tokenizer_of_words_splits_as_split_words():
+    words = ["<unk>", "a", "<eos>", "b", "\u00e9"]
+    made, index = tokenizing.tokenizer_of_words(words), {word: n for n, word in enumerate(words)}
+    for text in "a b\n\n a", "\ta\u00a0b\u2003\u00e9\x1cb\x85a", "A a? \u200b", "<unk> <eos>", "":
+        wanted = [index.get(word, 0) for word in tokenizing.split_words(text)]
+        assert made(text).input_ids == wanted, text
+    assert len(made) == 5 and made.unk_token_id == 0
