@@ -542,7 +542,7 @@ def test_a_measure_of_something_else_is_not_in_a_card(more, words, look, tmp_pat
 def test_a_card_without_a_log_has_what_the_checkpoint_says(look, tmp_path):
     assert card_of(look, tmp_path)["options"] == "--label-smoothing 0.1"
     (tmp_path / "events.out.tfevents.1").write_bytes(b"no log")
-    more = {"tokenizer": "/home/me/secret/tokens", "channels_last": True, "ema_every": 3}
+    more = {"tokenizer": "/home/me/secret/tokens", "channels_last": True, "arch": "resnet18"}
     card = card_of(look, tmp_path, ema=make().state_dict(), not_default=more)
     assert card["options"] == "--tokenizer tokens, --channels-last"
     assert card["weights"].startswith("moving averages") and "hardware" not in card

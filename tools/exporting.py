@@ -24,7 +24,7 @@ from trainparts.images import architectures, class_names
 from trainparts.text import gpt2_names, hf_folders, text_corpus, text_weights, tokenizing
 
 FILES = ".pt2", ".onnx", ".safetensors"  # how their names end; a folder's has no ending
-# What timm says of a model's published weights stays out of a folder: tag, source, licence, papers.
+# What timm says of a model's published weights stays out of a folder: tag, source, license, papers.
 OF_MODEL = "fixed_input_size", "pool_size", "first_conv", "classifier", "num_classes"
 
 
@@ -419,14 +419,12 @@ import {library if library == "transformers" else "timm, transformers"}
 
 
 def options_of(saved):
-    """Returns the options that a checkpoint's run did not have at their defaults, as they are
-    typed; of paths the last part."""
-    found = saved.get("not_default")
-    found = dict(found) if isinstance(found, dict) else {}
-    for name in ("arch", "ema_every"):
-        found.pop(name, None)
-    words = []
-    for name, value in found.items():
+    """Returns the options that a checkpoint's run did not have at their defaults; of paths the last
+    part."""
+    found, words = saved.get("not_default"), []
+    for name, value in found.items() if isinstance(found, dict) else ():
+        if name == "arch":  # which the card has
+            continue
         value = os.path.basename(value) if isinstance(value, str) else value
         words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
     return ", ".join(words)
