@@ -106,6 +106,8 @@ def test_timm_and_transformers_predict_as_look_does(case, look, ten, tmp_path):
     for found in by_timm("folder", ten), by_transformers("folder", ten):
         assert found[0] == NAMES
         torch.testing.assert_close(found[1], wanted, rtol=0, atol=1e-5)
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["pretrained_cfg"]["crop_mode"] == ("squash" if case == "squashed" else "center")
     # The bare weights in it are a checkpoint to these programs.
     again = predicted(look, "folder/model.safetensors", ten)
     assert again[0] == NAMES and torch.equal(again[1], wanted)
@@ -113,13 +115,13 @@ def test_timm_and_transformers_predict_as_look_does(case, look, ten, tmp_path):
 
 def test_a_folder_says_how_images_are_resized(look, ten, tmp_path):
     """Of pictures that must be resized, single pixels differ by a level or two."""
-    path = write(tmp_path / "m.pt", make(), image_size=64, val_resize=72, interpolation="bicubic")
+    path = write(tmp_path / "m.pt", make(), image_size=64, val_resize=72)
     look("export", path, "folder")
-    (squash, crop, *_) = timm.data.create_transform(
+    (resize, crop, *_) = timm.data.create_transform(
         **timm.data.resolve_model_data_config(timm.create_model("local-dir:folder"))
     ).transforms
     assert (
-        squash.size == 72 and squash.interpolation.value == "bicubic" and [*crop.size] == [64, 64]
+        resize.size == 72 and resize.interpolation.value == "bilinear" and [*crop.size] == [64, 64]
     )
     _, wanted = predicted(look, path, ten)
     torch.testing.assert_close(by_timm("folder", ten)[1], wanted, rtol=0, atol=0.02)
@@ -170,7 +172,7 @@ def test_onnx_runtime_predicts_as_look_does(look, ten, tmp_path):
         top, left = (round((side - size) / 2) for side in pixels.shape[:2])
         crop = pixels[top : top + size, left : left + size]
         images.append(((crop - known["mean"]) / known["std"]).transpose(2, 0, 1))
-    (logits,) = session.run(None, {"images": np.stack(images).astype(np.float32)})
+    (logits,) = session.run(["logits"], {"images": np.stack(images).astype(np.float32)})
     names, wanted = predicted(look, path, ten)
     assert known["classes"] == names
     found = torch.from_numpy(logits).softmax(dim=1)

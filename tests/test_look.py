@@ -848,7 +848,7 @@ def test_bad_checkpoints(content, message, tmp_path, look):
         ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
         ("cam model.pt a.jpg --size 1", "--size 1: squeezenet1_1 takes no such crops: "),
         ("cam model.pt a.jpg --size 2000", "2000 is no int from 1 to 1024"),
-        ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
+        ("export model.pt out.bin", "out.bin ends in none of .pt2, .onnx, .safetensors; "),
         ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
         ("classes model.pt absent --out x.xyz", "--out x.xyz ends in none of "),
         ("cam model.pt a.jpg --out x.xyz", "--out x.xyz ends in none of "),

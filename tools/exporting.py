@@ -127,13 +127,13 @@ def write_onnx(trained, about, path):
     """Writes ONNX, for batches of any size; returns what ONNX Runtime does with the file."""
     runtime, *_ = needs("onnxruntime", "onnxscript")
     size, options = trained.data.val_size, {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
+    options |= {"input_names": ["images"], "output_names": ["logits"]}
     example = (torch.randn(2, 3, size, size),)
     program = torch.onnx.export(trained.model, example, dynamo=True, verbose=False, **options)
     program.model.metadata_props["about"] = json.dumps(about)
     program.save(path)
     session = runtime.InferenceSession(path)
-    name = session.get_inputs()[0].name
-    return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 def write_bare(trained, about, path):
