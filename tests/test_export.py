@@ -4,7 +4,9 @@ written is what the checkpoint's model does, and what the scripts say of it."""
 import argparse
 import importlib
 import json
+import os
 import re
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -85,6 +87,7 @@ SHARED = {
     "torchvision": ("resnet18", 64, {}),
     "crop_pct in floats": ("resnet18", 55, {}),
     "fixed size": ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", 64, {"img_size": 64}),
+    "size of a tag": ("timm/test_vit.r160_in1k", 160, {}),
     "squashed": ("timm/convnextv2_nano.fcmae_ft_in22k_in1k_384", 64, {}),
 }
 
@@ -92,13 +95,16 @@ SHARED = {
 @pytest.mark.parametrize("case", SHARED)
 def test_timm_and_transformers_predict_as_look_does(case, look, ten, tmp_path):
     arch, size, options = SHARED[case]
+    resize = RESIZE * (1 + size // 100)
     if arch.startswith("timm/"):
-        path = timm_checkpoint(tmp_path / "m.pt", arch[5:], size, RESIZE, options)
+        path = timm_checkpoint(tmp_path / "m.pt", arch[5:], size, resize, options)
     else:
-        path = write(tmp_path / "m.pt", make(arch), arch, image_size=size, val_resize=RESIZE)
-    if case == "squashed":
-        for picture in ten:  # of one that is not square, both sides are resized
-            PIL.Image.open(picture).crop((0, 0, RESIZE, RESIZE)).save(picture)
+        path = write(tmp_path / "m.pt", make(arch), arch, image_size=size, val_resize=resize)
+    for picture in ten:
+        image = PIL.Image.open(picture)
+        if case == "squashed":  # of one that is not square, both sides are resized
+            image = image.crop((0, 0, RESIZE, RESIZE))
+        image.resize([side * resize // RESIZE for side in image.size]).save(picture)
     output = look("export", path, "folder")
     assert output.startswith("folder: a folder for timm and transformers")
     names, wanted = predicted(look, path, ten)
@@ -216,6 +222,22 @@ def test_nothing_is_overwritten(out, look, tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "compare", lambda found, *more: compare(found + 1, *more))
     assert f"{out} answers otherwise than {path}" in look("export", path, out, status=1)
     assert [each.name for each in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_what_a_library_raises_is_one_line(look, tmp_path, monkeypatch):
+    """As of a full disk; nothing is left. Files are as readable as others are."""
+    path = write(tmp_path / "m.pt", make())
+    for out in "folder", "m.safetensors":
+        with monkeypatch.context() as patch:
+            error = safetensors.SafetensorError("I/O error: No space left on device")
+            patch.setattr(safetensors.torch, "save", mock.Mock(side_effect=error))
+            line = look("export", path, out, status=1)
+            assert f"{out} cannot be written: SafetensorError: I/O error: No space" in line
+        assert [each.name for each in tmp_path.iterdir()] == ["m.pt"]
+    look("export", path, "folder")
+    modes = {each.stat().st_mode & 0o777 for each in (tmp_path / "folder").iterdir()}
+    assert modes == {path.stat().st_mode & 0o777}
+    assert "is no UTF-8" in look("export", path, os.fsdecode(b"o\xfe"), status=2)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +420,8 @@ def test_words_of_a_table_must_be_those_that_were_trained_with(look, tmp_path):
 def greedy(folder, prompt, length):
     """Returns the text that transformers' pipeline goes on with, and its prompt."""
     go_on = transformers.pipeline("text-generation", model=folder, device="cpu")
-    options = {"do_sample": False, "max_new_tokens": length, "pad_token_id": 0}
+    options = {"do_sample": False, "pad_token_id": 0}
+    options |= {"max_new_tokens": length} if length else {}
     return go_on(prompt, **options)[0]["generated_text"]
 
 
@@ -416,6 +439,8 @@ def test_transformers_goes_on_as_sample_does(tied, look, tool, tmp_path):
         "sample", "run/model_best.pt", "--prompt", prompt, "--temperature", 0, "--length", 20
     )
     assert greedy("folder", prompt, 20) == wanted[:-1]
+    # Without a length it ends where positions do.
+    assert len(greedy("folder", "ab", None)) <= 64
     again = tool(
         "sample", "folder/model.safetensors", "--prompt", prompt, "--temperature", 0, "--length", 20
     )
@@ -469,7 +494,11 @@ def test_text_leaves_as_a_folder_alone(look, tmp_path):
     assert "own.pt is no checkpoint of text_*.py's, but of --task lyrics" in look(
         "export", "own.pt", "folder", status=2
     )
-    trained_text(tmp_path, "--max-length", "8")
+    saved = trained_text(tmp_path, "--max-length", "8")
+    for name, value in ("vocabulary", -1), ("words", 5), ("max_length", "x"):
+        torch.save(saved | {name: value}, tmp_path / "odd.pt")
+        line = look("export", "odd.pt", "folder", status=2)
+        assert "odd.pt is no language model" in line or "odd.pt cannot be used" in line
     assert "leaves as a FOLDER" in look("export", "run/model_best.pt", "m.onnx", status=2)
     assert not (tmp_path / "folder").exists()
 
@@ -516,7 +545,7 @@ def test_a_card_has_the_epoch_s_measures_and_what_trained(look, tmp_path):
     assert card["hardware"] == r"2 GPUs: NVIDIA \*H200\*" and card["precision"] == "bfloat16"
     assert card["epochs"] == "3 of 90" and card["training time (h:m:s)"] == "1:02:03"
     assert card["options"] == "--label-smoothing 0.1" and card["seed"] == "7"
-    assert card["global batch"] == "512" and card["learning rate"] == "0.5"
+    assert card["global batch"] == "512" and card["peak learning rate"] == "0.5"
     assert card["classes"] == "4" and card["images"] == "64 pixels, resized to 72, bilinear"
     assert "weights" not in card
 
@@ -528,6 +557,7 @@ def test_a_card_has_the_epoch_s_measures_and_what_trained(look, tmp_path):
         ({"best_acc1": 40.0}, []),  # which has been in this folder before
         ({"step": 5}, []),  # within an epoch
         ({"epoch": 5}, []),  # not validated
+        ({"epoch": 0, "best_acc1": 0.0, "best_acc5": 0.0, "best_loss": float("inf")}, []),
         ({"args": {"ema": 0.9}, "ema": "model", "trained": "model"}, ["--trained"]),
     ],
 )
@@ -537,7 +567,7 @@ def test_a_measure_of_something_else_is_not_in_a_card(more, words, look, tmp_pat
     log(tmp_path, {"Top1": [40, 60, 55], "Top5": [95, 95.5, 94], "Loss": [2, 1.25, 1.5]})
     card = card_of(look, tmp_path, *words, **more)
     assert not [name for name in card if "validation" in name]
-    assert ("data" in card) == ("best_acc1" not in more)
+    assert ("data" in card) == ("best_acc1" not in more and more.get("epoch") != 0)
     assert "5 steps of the next" in card["epochs"] or "step" not in more
 
 

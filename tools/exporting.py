@@ -35,6 +35,10 @@ def check_out(out, kinds=FILES):
         raise errors.BadInput(f"{out} ends in none of {these}; the name of a FOLDER has no dot")
     if os.path.lexists(out):
         raise errors.BadInput(f"{out} is there already: nothing is overwritten")
+    try:
+        str(out).encode()
+    except UnicodeError:
+        raise errors.BadInput(f"{out} is no UTF-8, which libraries take for names alone") from None
 
 
 def chosen(saved, args):
@@ -50,9 +54,16 @@ def chosen(saved, args):
 @contextlib.contextmanager
 def moved_to(out):
     """Yields a path to write to, in a new folder beside `out`. When the block ends without an
-    error, what it has written there is moved to its place. Raises BadInput if that is taken."""
+    error, what it has written there is moved to its place. Raises BadInput if that is taken, and
+    Fault for whatever else a library raises in the block."""
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
-        yield Path(folder) / out.name
+        try:
+            yield Path(folder) / out.name
+        except (errors.BadInput, errors.Fault, OSError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {errors.first_line(error)}"
+            raise errors.Fault(f"{out} cannot be written: {why}") from None
         written = sorted(Path(folder).iterdir())  # ONNX has a second file beyond 2 GB
         for path in written:
             check_out(out.with_name(path.name), [path.suffix])
@@ -87,7 +98,8 @@ def write_tensors(path, tensors, about):
     (safetensors,) = needs("safetensors.torch")
     copies = {name: each.detach().contiguous().clone() for name, each in tensors.items()}
     metadata = {"format": "pt", "about": json.dumps(about)}
-    safetensors.save_file(copies, path, metadata)
+    path.unlink(missing_ok=True)
+    path.write_bytes(safetensors.save(copies, metadata))  # save_file() lets no others read it
 
 
 # ------------------------------------------------------------------------------------------ images
@@ -163,10 +175,9 @@ def write_timm_folder(trained, about, path):
     timm.models.save_for_hf(model, path, safe_serialization=True)
     write_tensors(path / "model.safetensors", model.state_dict(), for_scripts(trained, about))
     config = json.loads((path / "config.json").read_text())
-    # transformers gives some of these arguments itself, and takes none twice.
-    config.pop("model_args", None)
-    if options:
-        config["model_args"] = options
+    # transformers gives the number of classes itself, and takes no argument twice.
+    config["model_args"] = config.get("model_args", {}) | options
+    config["model_args"].pop("num_classes", None)
     config["pretrained_cfg"] = {
         **{name: config["pretrained_cfg"].get(name) for name in OF_MODEL},
         "input_size": [3, data.val_size, data.val_size],
@@ -229,7 +240,13 @@ def write_text_folder(text, saved, args):
         raise errors.BadInput(f"{'--script' if args.script else args.out}: {why}")
     safetensors, _ = needs("safetensors.torch", "transformers")
     make = make_gpt2 if saved["task"] == "lm" else make_classifier
-    model, answer, tokenizer = make(text, saved, args)
+    try:
+        model, answer, tokenizer = make(text, saved, args)
+    except (errors.BadInput, errors.Fault, OSError):
+        raise
+    except Exception as error:  # of a file that may hold anything
+        why = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.BadInput(f"{args.checkpoint} cannot be used: {why}") from None
     tokenizer.model_max_length = saved["max_length"]
     with moved_to(args.out) as path, torch.no_grad():
         model.save_pretrained(path)
@@ -265,6 +282,7 @@ def make_gpt2(text, saved, args):
         for weight in gpt2.parameters():
             weight.zero_()  # the biases, which a GPT does not have, stay so
     gpt2.load_state_dict(gpt2_names.to_gpt2(model.state_dict()), strict=False)
+    gpt2.generation_config.max_length = saved["max_length"]  # it has no more positions
     if args.tokenizer or not (saved["words"] or saved["tokenizer"] == "bytes"):
         return gpt2, model, known_tokenizer(saved, args.tokenizer or option(saved, "tokenizer"))
     words = saved["words"]
@@ -387,7 +405,7 @@ def write_card(folder, saved, args, best, how, more=()):
         steps = f", and {saved['step']} steps of the next" if saved["step"] else ""
         rows += [("epochs", f"{saved['epoch']} of {option(saved, 'epochs')}{steps}")]
         rows += [("training time (h:m:s)", tables.clock(saved["seconds"]))]
-        rows += [("global batch", saved["global_batch"]), ("learning rate", saved["peak_lr"])]
+        rows += [("global batch", saved["global_batch"]), ("peak learning rate", saved["peak_lr"])]
         rows += [("options", options_of(saved)), ("seed", option(saved, "seed"))]
         averaged = bool(saved.get("ema"))
         rows += [("weights", averaged and "moving averages of the trained weights (--ema)")]
@@ -408,6 +426,8 @@ pipeline_tag: {task}
 |---|---|
 {text}
 License: the model's author has not stated one.
+
+FOLDER is this folder, or its name on a hub:
 
 ```python
 import {library if library == "transformers" else "timm, transformers"}
@@ -431,12 +451,13 @@ def options_of(saved):
 
 
 def log_of(logs, saved, folder, best):
-    """Returns the Run whose log is in a checkpoint's folder, by what tools read; None if there is
-    none, or if the best that the checkpoint knows is not the log's."""
+    """Returns the Run whose log is in a checkpoint's folder; None if there is none, or if the best
+    that the checkpoint knows is not the log's, or if the checkpoint has not been validated."""
     with contextlib.suppress(Exception):  # of files that may hold anything
         run, _ = logs.read_run(folder, folder, sorted(folder.glob("*tfevents*")), None)
         shared = [tag for tag in best if f"{tag}/val" in run.series]
-        same = [is_best_of(saved, run.series[f"{tag}/val"], *best[tag]) for tag in shared]
+        known = [tag for tag in shared if saved[best[tag][0]] != best[tag][1]]
+        same = [is_best_of(saved, run.series[f"{tag}/val"], *best[tag]) for tag in known]
         if run.about and same and all(same):
             return run
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -28,6 +29,8 @@ def transformers() -> ModuleType:
     """Returns the library, silent and offline."""
     # Imported only if needed, as it takes seconds. Set before the import, this keeps it offline.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # It imports torchao, where that is installed, of which PyTorch then says two lines.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     library = importlib.import_module("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
