@@ -312,15 +312,24 @@ def test_fsdp_gathers_weights_in_float8_and_trains_the_same(demo, tmp_path):
     more = [*words, "--float8-gather"]
     _, gathered, same_saved = trained(*fsdp, "gathered", more, tmp_path)
     assert losses == gathered and len(losses) == 6
+    val = [scalars(tmp_path / folder, "Loss/val") for folder in ("plain", "gathered")]
+    assert val[0] == val[1]
     equal(saved, same_saved)
     trained(*fsdp, "third", more, tmp_path, 1, conftest.EARLY)  # torchrun's status
     _, _, resumed = trained(*fsdp, "third", words, tmp_path)
     equal(saved, resumed)
-    _, of_ddp, ddp = trained("imagenet_ddp.py", 2, "ddp", words, tmp_path)
-    assert [*losses.values()][:2] == pytest.approx([*of_ddp.values()][:2], rel=1e-4)
-    assert ddp["state_dict"].keys() == saved["state_dict"].keys()
-    _, half, _ = trained(*fsdp, "half", [*more, "--param-dtype", "bfloat16"], tmp_path)
-    assert [*losses.values()] == pytest.approx([*half.values()], rel=0.02)
+
+
+@pytest.mark.slow
+def test_fsdp_trains_like_ddp_and_with_weights_in_bfloat16(demo, tmp_path):
+    """Their gradients differ in the last bit, and some values then round to others."""
+    words = ["--amp", "float8", "-b", "8", demo]
+    _, losses, saved = trained("imagenet_ddp.py", 2, "ddp", words, tmp_path)
+    for more in [], ["--param-dtype", "bfloat16"], ["--param-dtype", "bfloat16", "--float8-gather"]:
+        folder = "_".join(["fsdp", *more])
+        _, others, other = trained("imagenet_fsdp.py", 2, folder, [*words, *more], tmp_path)
+        assert [*losses.values()] == pytest.approx([*others.values()], rel=0.02)
+        assert other["state_dict"].keys() == saved["state_dict"].keys()
 
 
 def test_checkpoints_go_from_any_precision_to_any(demo, tmp_path):
