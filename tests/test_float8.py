@@ -3,6 +3,7 @@ code with the scripts; what is converted; checkpoints."""
 
 import dataclasses
 import functools
+import importlib
 import math
 from types import SimpleNamespace
 
@@ -302,6 +303,26 @@ def equal(one, other):
         for name, tensor in state.items():
             assert type(tensor) is torch.Tensor
             assert torch.equal(tensor, other["optimizer"]["state"][number][name]), (number, name)
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_weights_to_gather_in_float8(gather, emulated):  # noqa: F811
+    """Shards that FSDP2 asks for what it is to send; those of other layers are plain."""
+    fsdp = importlib.import_module("imagenet_fsdp")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        words = "-a timm/test_vit --image-size 32" + " --float8-gather" * gather
+        model, names = converted(fsdp, words, emulated, **IMAGES)
+        found = {
+            name.removesuffix(".weight")
+            for name, shard in model.state_dict().items()
+            if hasattr(shard.to_local(), "fsdp_pre_all_gather")
+        }
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found == ({*names} if gather else set()) and len(names) == 24
 
 
 def test_fsdp_gathers_weights_in_float8_and_trains_the_same(demo, tmp_path):

@@ -88,9 +88,20 @@ def test_a_version_that_does_not_fit(module, why, emulated, monkeypatch):
     assert "pip install --upgrade torchao" in line
 
 
-def test_a_kernel_that_is_missing(emulated, monkeypatch):
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_kernel_that_is_missing(there, emulated, monkeypatch):
     """As on a GPU for which no kernel is built: forward() or the gradients raise."""
-    monkeypatch.setattr(torch, "mm", mock.Mock(side_effect=RuntimeError("no kernel\nat all")))
+    answers = [torch.zeros(32, 32)] * there + [RuntimeError("no kernel\nat all")]
+    multiply, counted = torch.mm, iter(answers)
+
+    def mm(*matrices, **options):
+        if isinstance(matrices[0], torchao.Float8TrainingTensor):
+            answer = next(counted)
+            if isinstance(answer, Exception):
+                raise answer
+        return multiply(*matrices, **options)
+
+    monkeypatch.setattr(torch, "mm", mm)
     assert "(RuntimeError: no kernel)" in refused()
 
 
