@@ -285,10 +285,10 @@ VIT = "-a vit_b_16 --image-size 32 -j 0 -p 1 --no-accel --ema 0.5 --warmup-epoch
 VIT += "--optimizer adamw --lr 0.003 --lr-scaling none --epochs 2 --steps-per-epoch 3".split()
 
 
-def trained(script, ranks, folder, words, tmp_path, status=0, env=()):
+def trained(script, ranks, folder, words, tmp_path, status=0, env=(), timeout=300):
     """Runs a script in float8, or as typed; returns (output, losses, checkpoint)."""
     words = [*command(script, ranks), *VIT, "--output-dir", folder, *words]
-    output = run(words, tmp_path, status, EMULATED | dict(env))
+    output = run(words, tmp_path, status, EMULATED | dict(env), timeout)
     return output, scalars(tmp_path / folder, "Loss/step"), load(checkpoint(tmp_path / folder))
 
 
@@ -384,11 +384,12 @@ def test_activations_may_be_checkpointed(demo, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_compiled_it_trains_nearly_the_same(demo, tmp_path):
     """Compiled, sums are in another order, and values round to others."""
     words = ["--amp", "float8", "-b", "16", "--epochs", "1", demo]
     one = "imagenet_nd.py", 1
     _, losses, _ = trained(*one, "plain", words, tmp_path)
-    output, compiled, _ = trained(*one, "compiled", [*words, "--compile"], tmp_path)
+    output, compiled, _ = trained(*one, "compiled", [*words, "--compile"], tmp_path, timeout=1500)
     assert "4 linear layers multiply in float8\n" in output
     assert [*compiled.values()] == pytest.approx([*losses.values()], rel=0.02)
