@@ -77,6 +77,7 @@ from trainparts import (
     devices,
     endings,
     errors,
+    float8_support,
     model_flops,
     option_types,
     package_digest,
@@ -97,6 +98,8 @@ def prepare(
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler)."""
     model = build_model(args, data).to(place.device)
+    if args.precision == "float8":
+        _to_float8(model, args, place, data)
     if args.checkpoint_activations:
         activation_checkpointing.checkpoint_blocks(model)
     # A disabled scaler does nothing, so that no branch is needed later.
@@ -104,11 +107,42 @@ def prepare(
     return model, build_optimizer(args, model), scaler
 
 
+def _to_float8(model, args, place, data, gather=False):
+    """Has the linear layers of a model's blocks multiply in float8, in the forward and the backward
+    pass (Micikevicius et al. 2022), scaled by the largest value of a tensor, or of each row. Others
+    stay in bfloat16: those outside of blocks, the first and the last, which are the most sensitive
+    to rounding; those with a side that is no multiple of 16, which no kernel takes; and those that
+    are never called, as in nn.MultiheadAttention, which reads their weights."""
+    torchao = float8_support.load_torchao(args.float8_scaling, place.device)
+    config = torchao.Float8LinearConfig.from_recipe_name(args.float8_scaling)
+    # A weight's gradient is a sum over rows, whose number must be a multiple of 16, too.
+    pad = data.device_batch % 16 > 0
+    config = dataclasses.replace(config, pad_inner_dim=pad, enable_fsdp_float8_all_gather=gather)
+    inputs, _ = dummy_batch(args, data, 2, torch.device("meta"))  # 1: too few for BatchNorm
+    called = float8_support.called_layers(model, inputs)
+    chosen = {
+        layer
+        for block in activation_checkpointing.blocks(model)
+        for layer in called.intersection(block.modules())
+        if layer.in_features % 16 == layer.out_features % 16 == 0
+    }
+    if not chosen:
+        what = f"{args.arch} has no block with a linear layer whose sides are multiples of 16"
+        raise errors.BadInput(f"--amp float8: {what}: use --amp bfloat16")
+    torchao.convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda layer, _: layer in chosen
+    )
+    if place.rank == 0:
+        advice = "" if args.compile else "; --compile makes them fast"
+        errors.print_line(f"{len(chosen)} linear layers multiply in float8{advice}")
+
+
 def precision(args: Namespace, device: torch.device) -> contextlib.AbstractContextManager:
     """The context of the forward pass and the loss."""
     if args.precision == "float32":
         return contextlib.nullcontext()
-    return torch.autocast(device.type, getattr(torch, args.precision))
+    half = torch.float16 if args.precision == "float16" else torch.bfloat16  # also for float8
+    return torch.autocast(device.type, half)
 
 
 def train_step(
@@ -1981,9 +2015,16 @@ def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[st
     add(
         "--amp",
         dest="precision",
-        choices=["float16", "bfloat16"],
+        choices=["float16", "bfloat16", "float8"],
         default="float32",
-        help="type of the forward pass; float16 scales the loss",
+        help="type of the forward pass; float16 scales the loss; float8 has torchao multiply in "
+        "float8 in the linear layers of blocks, the rest in bfloat16",
+    )
+    add(
+        "--float8-scaling",
+        choices=["tensorwise", "rowwise"],
+        default="tensorwise",
+        help="what shares a scale under --amp float8; rowwise is slower, and rounds less",
     )
     return [], []
 

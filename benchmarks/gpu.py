@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                  # all; one_gpu.py measures the rows of its stages
     python benchmarks/gpu.py --only '--amp float16 --channels-last' 'O1 --channels-last' --profile
+    python benchmarks/gpu.py -a vit_l_16 -b 128 --float8  # float8 beside bfloat16, compiled
     python benchmarks/gpu.py --arch resnet18 -b 4 --image-size 32 --minutes 1      # on the CPU
 
 Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16 and float16, also
@@ -28,7 +29,7 @@ from torchvision import models
 from training import CLASSES, synchronize
 
 from reporting.peaks import share_of_peak
-from trainparts import devices, errors, model_flops
+from trainparts import devices, errors, float8_support, model_flops
 
 RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
@@ -36,6 +37,11 @@ PRECISIONS = {
     "float16": ("imagenet_nd", ["--amp", "float16"]),
     "bfloat16, recipe": ("imagenet_nd", ["--amp", "bfloat16", *RECIPE.split()]),
     **{level: ("imagenet_ddp_apex", ["--opt-level", level]) for level in ("O2", "O1", "O3", "O0")},
+}
+FLOAT8 = {
+    "bfloat16": PRECISIONS["bfloat16"],
+    "float8": ("imagenet_nd", ["--amp", "float8"]),
+    "float8, rowwise": ("imagenet_nd", ["--amp", "float8", "--float8-scaling", "rowwise"]),
 }
 MODES = ("off", "default", "reduce-overhead")
 WARM_UP_STEPS = 5  # cuDNN tries its algorithms in the first, CUDA graphs are recorded by the third
@@ -50,6 +56,10 @@ OPERATORS = 12  # of a profile that have rows of their own, those that take long
 
 def jobs_of(args):
     """Returns the trainings to measure, as dicts, the most important first."""
+    if args.float8:
+        common_to_all = {"channels_last": False, "mode": "default"}
+        batches = args.batch_size
+        return [{"precision": p, "batch": b} | common_to_all for b in batches for p in FLOAT8]
     jobs = [
         {"precision": precision, "channels_last": layout, "mode": mode, "batch": batch}
         for batch in args.batch_size
@@ -84,12 +94,17 @@ def options_of(job):
     """Returns a training's options, as one types them."""
     compiled = ["--compile", "--compile-mode", job["mode"]] if job["mode"] != "off" else []
     layout = ["--channels-last"] if job["channels_last"] else []
-    return [*PRECISIONS[job["precision"]][1], *compiled, *layout, "-b", str(job["batch"])]
+    return [*script_and_options(job)[1], *compiled, *layout, "-b", str(job["batch"])]
 
 
 def name_of(job):
     """Returns the row's name."""
-    return " ".join([f"{PRECISIONS[job['precision']][0]}.py", *options_of(job)])
+    return " ".join([f"{script_and_options(job)[0]}.py", *options_of(job)])
+
+
+def script_and_options(job):
+    """Returns the script of a training, and its options of precision."""
+    return (PRECISIONS | FLOAT8)[job["precision"]]
 
 
 # --------------------------------------------------------------------------------------- measuring
@@ -105,7 +120,7 @@ def train(args, scratch, job):
     words += ["--num-classes", CLASSES, "-p", 10**9, *options_of(job)]
     words += ["--output-dir", tempfile.mkdtemp(dir=scratch)]
     words += ["--image-size", args.image_size] if args.image_size else []
-    script, run = common.start(PRECISIONS[job["precision"]][0], words)
+    script, run = common.start(script_and_options(job)[0], words)
     device, values = run.place.device, []
     common.train_steps(script, run, WARM_UP_STEPS)
     if device.type == "cuda":
@@ -175,6 +190,9 @@ def measure(args, scratch):
     if not torch.cuda.is_available() and not (args.batch_size and args.image_size):
         small = "to try it on the CPU, add --arch resnet18 -b 4 --image-size 32 --minutes 1"
         raise errors.BadInput(f"PyTorch finds no CUDA GPU here; {small}")
+    if args.float8:
+        kind = "cuda:0" if torch.cuda.is_available() else "cpu"
+        float8_support.load_torchao("rowwise", torch.device(kind))
     args.batch_size = args.batch_size or [256, 1024]
     # A process that is killed leaves semaphores to Python's tracker, which says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
@@ -213,6 +231,7 @@ OPTIONS = [
     option("--image-size", type=count, help="pixels (default: the architecture's own)"),
     option("--steps", type=count, help=f"of each of {BLOCKS} blocks ({IMAGES_PER_BLOCK} images)"),
     option("--only", nargs="+", metavar="NAME", help="rows with these words"),
+    option("--float8", action="store_true", help="float8 beside bfloat16 alone; for a ViT"),
     option("--profile", action="store_true", help="also time each operator"),
     option("--minutes", type=float, default=7.5, help="when to end"),
 ]

@@ -51,7 +51,7 @@ IMAGENET, CIFAR10, TEXT = "imagenet_sample.tar", "cifar10_jpeg.tar.gz", "shakesp
 NEEDED = "torch torchvision tensorboard numpy PIL psutil tqdm".split()
 TABLES = ("pandas", "scipy")  # the benchmarks print their tables by reporting/, which needs these
 CODEC, HOROVOD = "nvidia.nvimgcodec", "horovod.torch"
-OPTIONAL = (*TABLES, CODEC, HOROVOD, "timm")
+OPTIONAL = (*TABLES, CODEC, HOROVOD, "timm", "torchao")
 
 
 class BadInput(Exception):
@@ -87,6 +87,7 @@ class Stage:
     commands: list
     data: tuple = ()  # files that --data must have
     packages: tuple = ()  # that must be there
+    float8: bool = False  # whether it needs a GPU with float8: no rehearsal has it
 
 
 HALF = "--amp bfloat16 --channels-last"
@@ -140,6 +141,9 @@ COMPILED = [f"--amp float16 --compile --compile-mode {mode} --channels-last" for
 PREPARE = "python tools/prepare_text.py lm $DATA/shakespeare.txt $DATA/shakespeare"
 GPT2 = """-a gpt --layers 12 --hidden-size 768 --heads 12 --tied --max-length 1024 -b 32 --epochs 3
     --steps-per-epoch 40 --lr 1e-4 $DATA/random"""
+# Wide enough for float8: matrices of 2,048 x 6,144 and 2,048 x 8,192.
+WIDE = """-a gpt --layers 8 --hidden-size 2048 --heads 16 --tied --max-length 1024 -b 16 --epochs 2
+    --steps-per-epoch 20 --lr 1e-4 --seed 0 --compile $DATA/random"""
 DECODE = "python benchmarks/gpu_decoding.py $DATA/imagenet_sample --out $LOGS/benchmarks"
 UNTRIED = f"""python imagenet_horovod.py -a resnet50 {HALF} --dummy --epochs 2 --steps-per-epoch 10
     -b 64 --lr 0.001 --lr-scaling none --output-dir $LOGS/gpu_untried/imagenet_horovod"""
@@ -206,6 +210,23 @@ MORE = {  # where time is left
             train_gpt("gpu_gpt2", GPT2),
         ],
     ),
+    "float8": Stage(
+        "ViT-L/16 and a wide GPT in float8 and bfloat16, compiled",
+        240,
+        [
+            Command(
+                "python benchmarks/gpu.py -a vit_l_16 -b 128 --steps 10 --float8 --minutes 1.8 "
+                "--out $LOGS/benchmarks/gpu_float8.json"
+            ),
+            Command(f"python -c {shlex.quote(MAKE_TOKENS)} $DATA/random", makes="random"),
+            *(
+                Command(f"python text_nd.py --amp {amp} --output-dir $LOGS/gpu_float8/{amp} {WIDE}")
+                for amp in ("bfloat16", "float8")
+            ),
+        ],
+        packages=(*TABLES, "torchao"),
+        float8=True,
+    ),
 }
 EVERY = STAGES | MORE
 
@@ -233,10 +254,20 @@ def version_of_spec(name):
     return next((known[each] for each in sorted(known) if each.startswith(begin)), "there")
 
 
-def lacking(stage, data, versions):
-    """Returns what a stage lacks, in words, "" if nothing."""
+def lacking(stage, data, versions, float8):
+    """Returns what a stage lacks, in words, "" if nothing. `float8`: whether the device has it."""
     files = [f"{name} is not in --data" for name in stage.data if not (data / name).is_file()]
+    files += ["no float8 on this device"] * (stage.float8 and not float8)
     return ", ".join(files + [f"no {name}" for name in stage.packages if not versions[name]])
+
+
+def has_float8():
+    """Returns whether the GPU multiplies in float8, as trainparts/float8_support.py has it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    return bool(torch.version.hip) or torch.cuda.get_device_capability() >= (8, 9)
 
 
 def unpack_wheels(data, folder):
@@ -393,9 +424,9 @@ def is_complete(out, name, rehearsal):
 
 def plan(args, versions):
     """Prints what will be done, and what not and why; returns the names of the stages."""
-    names = []
+    names, float8 = [], not args.rehearse and has_float8()
     for name in args.only or EVERY:
-        stage, why = EVERY[name], lacking(EVERY[name], args.data, versions)
+        stage, why = EVERY[name], lacking(EVERY[name], args.data, versions, float8)
         if not why and name not in args.renew and is_complete(args.out, name, args.rehearse):
             why = "done before"
         shown = f"left out: {why}" if why else f"{stage.seconds:3} s at most"

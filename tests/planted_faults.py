@@ -36,6 +36,8 @@ import forked
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {".git", ".venv", "logs", "figures", "runs", "demo_data"}  # of what is copied
 
+FLOAT8 = "_nd.py", "_ddp.py", "_fsdp.py"  # ends of the names of scripts that have it
+
 # What pytest is to run, and below it: name, a text that each script of a task or of both has once,
 # or that trainparts/ or a program of tools/ has once, and another instead.
 FAULTS = r"""
@@ -1481,6 +1483,38 @@ tests/text/test_tokenizing.py -k "each_byte or as_split_words"
 tests/test_safe_files.py -k safetensors
   what a file says overwrites its tensors => return about | {"state_dict": tensors} => return {"state_dict": tensors} | about
   any metadata is a checkpoint's => if isinstance(about, dict) and "model_options" in about: => if isinstance(about, dict):
+tests/test_float8_support.py
+  the CPU's emulation counts => if device.type != "cuda":\n        return False => if device.type == "mps":\n        return False
+  Ampere has float8 => LEAST = (8, 9) => LEAST = (8, 0)
+  only the forward pass is tried => torch.autograd.grad(output.sum(), [inputs, *layer.parameters()])\n    except => pass\n    except
+  subclasses are converted => if type(layer) is nn.Linear} => if isinstance(layer, nn.Linear)}
+  shapes are compiled => with torch.no_grad(), torch.compiler.set_stance("force_eager"): => with torch.no_grad():
+  hooks stay => hook.remove()\n    return called => pass\n    return called
+  no layer of a model that needs values => return layers\n    finally: => return called\n    finally:
+  an unfit version is a bug => except Exception as error:  # whatever one => except ImportError as error:  # whatever one
+tests/test_float8.py -k "blocks_are or layers_of or models_without or configurations or beside"
+  what is not called is converted => for layer in called.intersection(block.modules()) => for layer in {each for each in block.modules() if isinstance(each, nn.Linear)}
+  the last layer is converted => for block in activation_checkpointing.blocks(model)\n        for layer in called => for block in [model]\n        for layer in called
+  sides of any size => if layer.in_features % 16 == layer.out_features % 16 == 0 => if layer.in_features
+  one side is looked at => if layer.in_features % 16 == layer.out_features % 16 == 0 => if layer.in_features % 16 == 0
+  nothing is converted, and no word of it => if not chosen:\n => if False:\n
+  no batch is padded => pad = data.device_batch % 16 > 0 => pad = False
+  each batch is padded => pad = data.device_batch % 16 > 0 => pad = True
+  the scaling is ignored => from_recipe_name(args.float8_scaling)\n    # A => from_recipe_name("tensorwise")\n    # A
+  float16 beside float8 => if args.precision == "float16" else torch.bfloat16  # also => if args.precision != "bfloat16" else torch.bfloat16  # also
+  float32 beside float8 => if args.precision == "float32":\n        return contextlib.nullcontext()\n    half => if args.precision in ("float32", "float8"):\n        return contextlib.nullcontext()\n    half
+  only a copy is converted => torchao.convert_to_float8_training(\n        model, config => torchao.convert_to_float8_training(\n        __import__("copy").deepcopy(model), config
+tests/test_float8.py -k "to_gather or gathering or other_scripts"
+  gathering is ignored => enable_fsdp_float8_all_gather=gather) => enable_fsdp_float8_all_gather=False)
+  the option to gather is ignored => _to_float8(model, args, place, data, args.float8_gather) => _to_float8(model, args, place, data)
+  all gather in float8 => _to_float8(model, args, place, data, args.float8_gather) => _to_float8(model, args, place, data, True)
+  gathering with any scaling => if args.float8_gather and (args.precision, args.float8_scaling) != ("float8", "tensorwise"): => if args.float8_gather and args.precision != "float8":
+  others do not say who has it => message += "; --amp float8 is for scripts => "; --amp float8 is for scripts
+tests/test_one_gpu.py -k float8
+  float8 on any GPU => torch.cuda.get_device_capability() >= (8, 9) => torch.cuda.get_device_capability() >= (8, 0)
+  a stage without its device => files += ["no float8 on this device"] * (stage.float8 and not float8) => files += []
+tests/test_devices.py -k processor
+  PyTorch 2.10 is refused => known = getattr(torch.cpu, "get_capabilities", dict)() => known = torch.cpu.get_capabilities()
 """  # noqa: E501
 
 
@@ -1517,6 +1551,8 @@ def misplaced(old, package, counts):
     # pipeline validates in a way of its own.
     shared = any(counts.get(script) for script in ("imagenet_nd.py", "text_nd.py"))
     where = {counts[name] for name in counts if counts[name] or "pipeline" not in name}
+    if {name for name in counts if counts[name]} == {x for x in counts if x.endswith(FLOAT8)}:
+        return where != {0, 1}
     return not counts or bool(where - ({1} if shared else {0, 1}))
 
 

@@ -650,7 +650,7 @@ def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):
 
 
 def test_gpu_measures_first_what_matters_most():
-    args = SimpleNamespace(batch_size=[256, 1024], only=None)
+    args = SimpleNamespace(batch_size=[256, 1024], only=None, float8=False)
     names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
     assert len(set(names)) == len(names) == (6 * 2 + 1) * 3 * 2
     assert names[0] == "imagenet_ddp_apex.py --opt-level O0 -b 256"  # what the others compare with

@@ -40,7 +40,8 @@ import one_gpu  # noqa: E402
 import text_nd  # noqa: E402
 
 NAMES = [*one_gpu.EVERY]
-HERE = [name for name in NAMES if name != "horovod" or HOROVOD]  # that can run
+# That can run here, where no device has float8.
+HERE = [name for name in NAMES if name != "float8" and (name != "horovod" or HOROVOD)]
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,7 @@ def test_programs_take_the_commands(name, monkeypatch):
                 args.batch_size = [256, 1024]
                 names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
                 assert len(names) == 6
+                assert bool(args.float8) == any("--amp float8" in each for each in names)
         elif module.startswith(("imagenet", "text")):
             importlib.import_module(module).parse_args(words[2:])
         else:
@@ -604,6 +606,46 @@ def test_each_section_says_when_its_log_was_made(tmp_path):
     head = sections["Results\n\n`COMMAND` generates"]
     found = re.findall(r"2026-01-\d\d", head)
     assert found == [dates[each] for each in ("gpu", "gpu_stage_accuracy", "gpu_stage_text")]
+
+
+def test_only_a_device_with_float8_has_its_stage(monkeypatch):
+    stage, versions = one_gpu.EVERY["float8"], dict.fromkeys([*one_gpu.TABLES, "torchao"], "1.0")
+    assert one_gpu.lacking(stage, ROOT, versions, True) == ""
+    assert one_gpu.lacking(stage, ROOT, versions, False) == "no float8 on this device"
+    without = one_gpu.lacking(stage, ROOT, versions | {"torchao": None}, True)
+    assert without == "no torchao"
+    assert not one_gpu.has_float8()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, has in ((8, 0), False), ((8, 9), True), ((9, 0), True):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
+        assert one_gpu.has_float8() == has
+    assert [*one_gpu.MORE][-1] == "float8", "what is older is measured before it"
+
+
+def test_the_page_compares_float8_with_bfloat16():
+    form = "imagenet_nd.py --amp {} --compile --compile-mode default -b 128"
+    rates = {"bfloat16": 500.0, "float8": 600.0, "float8 --float8-scaling rowwise": 450.0}
+    rows = [{"name": form.format(amp), "values": [rate]} for amp, rate in rates.items()]
+    bench = bench_of(rows, "gpu_float8", minutes=1.8)
+    text, _, _ = page.make_page([], bench, {}, [], "COMMAND")
+    assert "ViT-L/16 in float8 beside bfloat16: 1.20 times the images/s\n" in text
+    names = [form.format(amp) for amp in rates]
+    args = SimpleNamespace(batch_size=[128], float8=True, only=None)
+    assert [gpu.name_of(job) for job in gpu.jobs_of(args)] == names, "those that gpu.py measures"
+
+
+def test_float8_is_refused_in_a_line(tmp_path):
+    words = [
+        sys.executable,
+        ROOT / "benchmarks" / "gpu.py",
+        "-a",
+        "vit_l_16",
+        "-b",
+        "2",
+        "--float8",
+    ]
+    line = complaint([*words, "--image-size", "32", "--out", tmp_path / "out.json"], tmp_path)
+    assert "--amp float8: " in line and not [*tmp_path.iterdir()]
 
 
 def test_the_page_compares_float16_with_bfloat16():

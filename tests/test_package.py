@@ -314,11 +314,11 @@ def test_no_text_installs_the_package_by_its_name():
 def test_extras_that_are_installed_exist():
     """pip only warns of others."""
     part = PROJECT.partition("\n[project.optional-dependencies]\n")[2].partition("\n[")[0]
-    extras = {*re.findall(r"^([a-z]+) = \[", part, re.MULTILINE)}
+    extras = {*re.findall(r"^([a-z0-9]+) = \[", part, re.MULTILINE)}
     named = set()
     for name in tracked("*.md", "*.py", "*.sh", "Makefile", "Dockerfile", "pyproject.toml"):
         text = (ROOT / name).read_text()
-        for found in re.findall(rf"[\"'](?:\.|{NAME})\[([a-z,]+)\]", text):
+        for found in re.findall(rf"[\"'](?:\.|{NAME})\[([a-z0-9,]+)\]", text):
             named |= {*found.split(",")}
     for word in re.findall(r"\.venv/installed-(\w+)", (ROOT / "Makefile").read_text()):
         named |= {word} - {"horovod"}

@@ -216,10 +216,10 @@ OPTIONS = {
         "pad_to_max=False weights=None",
         "dir=None",
     ),
-    "nd": ("", "", ""),
+    "nd": ("float8_scaling=tensorwise", "", ""),
     "dp": ("", "", ""),
     "ddp": (
-        "sync_bn=False",
+        "float8_scaling=tensorwise sync_bn=False",
         "",
         "dist_backend=None dist_url=None local_rank=None multiprocessing_distributed=False "
         "nproc_per_node=None rank=None world_size=None",
@@ -235,8 +235,8 @@ OPTIONS = {
         "",
     ),
     "fsdp": (
-        "param_dtype=float32 sync_bn=False",
-        "hybrid=None reshard_after_forward=True",
+        "float8_scaling=tensorwise param_dtype=float32 sync_bn=False",
+        "float8_gather=False hybrid=None reshard_after_forward=True",
         "dist_backend=None local_rank=None",
     ),
     "pipeline": (

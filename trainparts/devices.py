@@ -55,7 +55,8 @@ def device_name(device: torch.device) -> str:
     """Returns the model of the GPU, or of the processor."""
     if device.type != "cpu":
         return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch 2.10 has no such function
+    return known.get("cpu_name") or platform.machine()
 
 
 def cores_per_rank(local_ranks: int = 1) -> int:

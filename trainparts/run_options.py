@@ -6,10 +6,12 @@ Use it to give another script the options that these scripts have, with their he
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainparts import option_types
 
@@ -22,6 +24,12 @@ class Parser(argparse.ArgumentParser):
 
     free: list[str]  # names of options that may change when a run is resumed
     own: list[str]  # names of those that may differ between ranks, too
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with one line, which says where --amp float8 is if this script lacks it."""
+        if re.search("--amp: invalid choice: 'float8'|unrecognized arguments:.* --amp", message):
+            message += "; --amp float8 is for scripts that end in _nd.py, _ddp.py and _fsdp.py"
+        super().error(message)
 
 
 def new_parser(doc: str | None) -> Parser:

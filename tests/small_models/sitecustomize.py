@@ -7,7 +7,8 @@ in it, from the third time on that one is opened; or "open", also of folders, or
 $NO_FLOCK=ENOSYS has locking fail with this error.
 $ONLY_FROM=FOLDER has reading the code of any trainparts/ fail that is not in this folder.
 $FLOAT64=FILE has float64 computed where a script computes in float32, and writes the step and the
-loss of each line of the log into this file, all digits of them."""
+loss of each line of the log into this file, all digits of them.
+$FLOAT8_EMULATED=1 has torchao emulate float8, on any device, as its `emulate=True` does."""
 
 import builtins
 import errno
@@ -173,6 +174,39 @@ def in_float64(path):
     SummaryWriter.add_scalar = add
 
 
+def emulate_float8():
+    """Has torchao's configurations emulate, and a script take this device for one with float8."""
+    from torchao.float8 import Float8LinearConfig
+
+    complete = Float8LinearConfig.__post_init__
+
+    def emulated(config):
+        object.__setattr__(config, "emulate", True)
+        complete(config)
+
+    Float8LinearConfig.__post_init__ = emulated
+    sys.meta_path.insert(0, OnAnyDevice())
+
+
+class OnAnyDevice(importlib.abc.MetaPathFinder):
+    """Lets trainparts.float8_support load as ever, then has each device have float8."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "trainparts.float8_support":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            module.has_float8 = lambda device: True
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if "FLOAT8_EMULATED" in os.environ:
+    emulate_float8()
 if "FLOAT64" in os.environ:
     in_float64(os.environ["FLOAT64"])
 if "ONLY_FROM" in os.environ:
