@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 try:
-    PARTS = "0.8"  # the version of trainparts/ that this script is written for
+    PARTS = "0.9"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -137,9 +137,9 @@ def prepare(
 def _to_float8(model, args, place, data, gather=False):
     """Has the linear layers of a model's blocks multiply in float8, in the forward and the backward
     pass (Micikevicius et al. 2022), scaled by the largest value of a tensor, or of each row. Others
-    stay in bfloat16: those outside of blocks, the first and the last, which are the most sensitive
-    to rounding; those with a side that is no multiple of 16, which no kernel takes; and those that
-    are never called, as in nn.MultiheadAttention, which reads their weights."""
+    stay in bfloat16: those outside of blocks, the first and the last, a small part of the work;
+    those with a side that is no multiple of 16, which no kernel takes; and those that are never
+    called, as in nn.MultiheadAttention, which reads their weights."""
     torchao = float8_support.load_torchao(args.float8_scaling, place.device)
     config = torchao.Float8LinearConfig.from_recipe_name(args.float8_scaling)
     # A weight's gradient is a sum over rows, whose number must be a multiple of 16, too.

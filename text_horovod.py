@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 try:
-    PARTS = "0.8"  # the version of trainparts/ that this script is written for
+    PARTS = "0.9"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"

@@ -373,14 +373,14 @@ PART = [  # a module, a text there, another, what the line says
         "GONE = 3\n\n\ndef number_between(",
         "defines GONE, which ",
     ),
-    ("__init__", 'VERSION = "0.8', 'VERSION = "0.80', "needs trainparts 0.8, and "),
+    ("__init__", 'VERSION = "0.9', 'VERSION = "0.90', "needs trainparts 0.9, and "),
     (
         "__init__",
-        'VERSION = "0.8.0"',
-        'VERSION = "0.8.0"\nprint(3)',
+        'VERSION = "0.9.0"',
+        'VERSION = "0.9.0"\nprint(3)',
         "more than a docstring, or no",
     ),
-    ("__init__", 'VERSION = "0.8.0"', "", "more than a docstring, or no VERSION"),
+    ("__init__", 'VERSION = "0.9.0"', "", "more than a docstring, or no VERSION"),
     ("runs/__init__", '"""\n', '"""\n\nONE = 1\n', "more than a docstring, or no VERSION"),
 ]
 
@@ -409,7 +409,7 @@ def test_a_guard_with_more_in_it(tmp_path):
         assert text.count(old) == 1
         line = write(copy_script("mine.py", tmp_path, text.replace(old, new)), status=2)
         assert "PARTS and VERSION are those of the package" in line
-    path = copy_script("mine.py", tmp_path, text.replace('PARTS = "0.8"', "PARTS = '0.1'"))
+    path = copy_script("mine.py", tmp_path, text.replace('PARTS = "0.9"', "PARTS = '0.1'"))
     assert "needs trainparts 0.1, and " in write(path, status=2)
 
 

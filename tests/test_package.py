@@ -107,7 +107,7 @@ def test_importing_the_package_imports_nothing():
 # library's.
 GUARD = """
 try:
-    PARTS = "0.8"  # the version of trainparts/ that this script is written for
+    PARTS = "0.9"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -123,7 +123,7 @@ if VERSION.rpartition(".")[0] != PARTS:
     sys.exit(2)
 """
 LINE = (
-    "{}: error: needs trainparts/ of version 0.8, which stood beside it, and finds none: copy that "
+    "{}: error: needs trainparts/ of version 0.9, which stood beside it, and finds none: copy that "
     "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
 )
 STAND_IN = f"""
@@ -213,7 +213,7 @@ def test_a_script_finds_the_package_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "fits"), [("0.1.9", 0), ("0.80.0", 0), ("1.2.0", 0), ("0.8", 0), ("0.8.17", 1)]
+    ("version", "fits"), [("0.1.9", 0), ("0.90.0", 0), ("1.2.0", 0), ("0.9", 0), ("0.9.17", 1)]
 )
 def test_a_script_needs_the_first_two_numbers_of_its_version(version, fits, tmp_path):
     """Before it imports a module, which another version may lack."""

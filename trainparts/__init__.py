@@ -7,4 +7,4 @@ the package itself imports nothing.
 
 # A script needs the same first two numbers: within these, no function that scripts call changes its
 # arguments. pyproject.toml has it, too.
-VERSION = "0.8.0"
+VERSION = "0.9.0"

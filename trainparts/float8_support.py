@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
 from types import ModuleType
 
 import torch
@@ -38,6 +39,7 @@ def load_torchao(scaling: str, device: torch.device) -> ModuleType:
         version = importlib.metadata.version("torchao")
     except importlib.metadata.PackageNotFoundError:
         raise errors.BadInput(f"{OPTION} needs torchao: pip install torchao") from None
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # two lines on the import
     try:
         torchao = importlib.import_module("torchao.float8")
         config = torchao.Float8LinearConfig.from_recipe_name(scaling)
