@@ -5,10 +5,12 @@
     python tests/planted_faults.py -k average       # by name
     python tests/planted_faults.py --of save_checkpoint         # those in a function or class
     python tests/planted_faults.py --of save_checkpoint --list  # which tests see them
+    python tests/planted_faults.py --times          # all, and the processor time that each takes
 
 Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
 program beside them, wherever its text stands, of a copy of this repository, where its tests pass
-before. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1.
+before. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. Each core
+plants faults in a copy of its own.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -17,21 +19,27 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 
 import argparse
 import ast
+import concurrent.futures
 import functools
 import gc
 import importlib
 import itertools
+import multiprocessing
 import operator
 import os
 import re
+import resource
 import shlex
 import shutil
 import sys
 import tempfile
+import time
+from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
 import forked
+import psutil
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {".git", ".venv", "logs", "figures", "runs", "demo_data"}  # of what is copied
@@ -1470,14 +1478,10 @@ def names_around(old, text):
     return {found[0], found[-1]} if found else set()
 
 
-def warm_up(folder):
-    """Imports what takes seconds in each start of pytest and of a script: be_pytest() is a fork of
-    this process, and scripts are forks of a server's that this starts."""
-    sys.dont_write_bytecode = True
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
+def warm_up():
+    """Imports what takes seconds in each start of pytest: be_pytest() is a fork of this process."""
     sys.path.append(str(ROOT / "tests" / "small_models"))
-    forked.start_server(os.environ | {"PYTHONPATH": sys.path[-1]})
-    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # as in the server
+    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # as in a server of forked.py
         for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot"):
             importlib.import_module(name)
     gc.freeze()  # collections in forks pass over all of this
@@ -1496,17 +1500,69 @@ class Begin:
             items[:] = items[number:] + items[:number]
 
 
-def be_pytest(tests, copy, first):
-    """The process: it runs tests of a copy, with its output in a file there, and ends."""
+def be_pytest(tests, first):
+    """The process: it runs tests of the copy in this folder, with its output in a file there, and
+    ends."""
     forked.keep_server()
-    os.chdir(copy)
     for descriptor in 1, 2:
         os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.truncate("output", 0)
-    sys.path[0] = str(copy)
+    sys.path[0] = os.getcwd()
     unused = [word for name in ("cacheprovider", "anyio") for word in ("-p", f"no:{name}")]
     words = ["-x", "-q", "-n", "0", *unused, *shlex.split(tests)]
     os._exit(importlib.import_module("pytest").main(words, [Begin(first)]))
+
+
+class Worker:
+    """What a process has that plants faults."""
+
+    last = None, None  # tests, and the one of them that has seen the last fault here
+
+
+def begin_worker(folder, numbers):
+    """The process begins, in a copy of this repository: other workers have other folders for
+    temporary files, other ports, and other servers that scripts are forks of."""
+    number = numbers.get()
+    copy, temporary = Path(folder) / f"copy{number}", Path(folder) / f"temporary{number}"
+    shutil.copytree(ROOT, copy, ignore=outside)
+    (copy / "logs").symlink_to(ROOT / "logs")
+    temporary.mkdir()
+    os.environ |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    os.environ["PYTEST_XDIST_WORKER"] = f"gw{2 + number}"  # `make test` may run beside: gw0, gw1
+    os.chdir(copy)
+    small = {"PYTHONPATH": str(copy / "tests" / "small_models"), "PYTHONDONTWRITEBYTECODE": "1"}
+    forked.start_server(os.environ | small)
+
+
+def run_tests(tests, planted=(), number=0):
+    """Runs tests in a worker's copy with the texts of `planted`, {path: text}; returns the test
+    that failed, or None where all passed, and the seconds of processor time that this took."""
+    before, whole = processor_time(), {}
+    for path, text in dict(planted).items():
+        whole[path] = Path(path).read_text(), os.stat(path).st_mtime
+        Path(path).write_text(text)
+        # What Python has compiled is known by the file's time, in whole seconds, and its size.
+        os.utime(path, times=2 * (whole[path][1] + number,))
+    of, seen = Worker.last
+    if not (pid := os.fork()):
+        be_pytest(tests, seen if of == tests else None)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for path, (text, when) in whole.items():
+        Path(path).write_text(text)
+        os.utime(path, times=(when, when))
+    output = Path("output").read_text()
+    failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
+    if bool(failed) != (ended == 1) or ended not in (0, 1):
+        sys.exit(f"pytest {tests} ended with {ended}:\n{output}")
+    failed = failed and failed[1]
+    Worker.last = tests, failed
+    return failed, processor_time() - before
+
+
+def processor_time():
+    """Returns the seconds of user and system of all processes that this one's tests have had."""
+    server = psutil.Process(forkserver._forkserver._forkserver_pid).cpu_times()[:4]
+    return sum(server) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def main():
@@ -1516,6 +1572,8 @@ def main():
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     parser.add_argument("--of", metavar="NAME", help="those in a function or class of this name")
     parser.add_argument("--list", action="store_true", help="print their tests, plant none")
+    parser.add_argument("--times", action="store_true", help="print seconds of processor time")
+    parser.add_argument("-n", type=int, default=os.cpu_count(), help="workers (%(default)s)")
     args = parser.parse_args()
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
@@ -1525,7 +1583,6 @@ def main():
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families
     ]
-    texts = functools.reduce(operator.or_, families)
     chosen = []
     for number, tests, name, old, new in faults():
         having = [each for each in families if any(old in text for text in each.values())]
@@ -1544,35 +1601,43 @@ def main():
         for number, tests, name, *_ in chosen:
             print(f"{number:3}  {name:42}  {tests}")
         return
+    # Without a fault, tests run once; then each fault of theirs.
+    todo, groups = [], {}
+    for number, tests, name, old, new, about in chosen:
+        if tests not in groups:
+            groups[tests] = [(0, "without a fault", tests, {})]
+        having = {path: text for each in about for path, text in each.items() if old in text}
+        planted = {path: text.replace(old, new) for path, text in having.items()}
+        groups[tests].append((number, name, tests, planted))
+    for each in groups.values():
+        todo += each
+    began, total, unseen, context = time.monotonic(), 0, 0, multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        copy, passed, seen, unseen = Path(folder) / "copy", None, None, 0
-        shutil.copytree(ROOT, copy, ignore=outside)
-        (copy / "logs").symlink_to(ROOT / "logs")
-        warm_up(folder)
-
-        def run(tests):
-            """Returns the test that failed, or None where all passed."""
-            if not (pid := os.fork()):
-                be_pytest(tests, copy, seen)
-            ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            output = (copy / "output").read_text()
-            failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
-            if bool(failed) != (ended == 1) or ended not in (0, 1):
-                sys.exit(f"pytest {tests} ended with {ended}:\n{output}")
-            return failed and failed[1]
-
-        for number, tests, name, old, new, about in chosen:
-            if tests != passed:
-                if failed := run(tests):
-                    sys.exit(f"{failed} fails without a fault")
-                passed = tests
-            for script, text in itertools.chain(*(each.items() for each in about)):
-                (copy / script).write_text(text.replace(old, new))
-            seen = run(tests)
-            for script, text in texts.items():
-                (copy / script).write_text(text)
-            print(f"{number:3}  {name:42}  {seen or 'NOT SEEN'}", flush=True)
-            unseen += not seen
+        warm_up()
+        numbers, workers = context.SimpleQueue(), max(1, min(args.n, len(todo)))
+        for number in range(workers):
+            numbers.put(number)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            workers, context, begin_worker, (folder, numbers)
+        )
+        try:
+            which, _, tests, planted = zip(*todo, strict=True)
+            results = pool.map(run_tests, tests, planted, which)
+            for (number, name, tests, _), (seen, seconds) in zip(todo, results, strict=True):
+                total += seconds
+                taken = f"{seconds:6.1f}  " if args.times else ""
+                if not number and seen:
+                    sys.exit(f"{seen} fails without a fault")
+                if number:
+                    print(f"{number:4}  {taken}{name:42}  {seen or 'NOT SEEN'}", flush=True)
+                    unseen += not seen
+                elif args.times:
+                    print(f"      {taken}{name:42}  {tests}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if args.times:
+        took = time.monotonic() - began
+        print(f"{took:.0f} s, of {workers} workers; {total:.0f} s of processor time")
     print(f"{len(chosen) - unseen} of {len(chosen)} faults are seen")
     sys.exit(bool(unseen))
 
