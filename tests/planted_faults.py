@@ -8,9 +8,9 @@
     python tests/planted_faults.py --times          # all, and the processor time that each takes
 
 Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
-program beside them, wherever its text stands, of a copy of this repository, where its tests pass
-before. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. Each core
-plants faults in a copy of its own.
+program beside them, wherever its text stands, of a copy of this repository; each core has a copy of
+its own. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. At the end,
+the tests that have seen faults must pass without one.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -20,12 +20,10 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 import argparse
 import ast
 import concurrent.futures
-import functools
 import gc
 import importlib
 import itertools
 import multiprocessing
-import operator
 import os
 import re
 import resource
@@ -151,7 +149,7 @@ tests/test_training.py -k "counters_go_on"
 tests/test_folder.py -k other_data
   another set of data is the same run => {"data": digest, => {"data": "other",
   other images are validated => "val_data": val_digest} => "val_data": ""}
-tests/test_best.py -k images
+tests/test_best.py -k "images and imagenet_ddp.py"
   statistics not synced => sync_statistics(run)\n    rank, device = => rank, device =
 tests/test_training.py -k flags
   waits of all ranks => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits)
@@ -1487,20 +1485,24 @@ def warm_up():
     gc.freeze()  # collections in forks pass over all of this
 
 
-class Begin:
+class Report:
     """Has pytest begin with a test, and come to those before it at the end: what has seen a fault
-    is likely to see the next, or what follows it in the file is."""
+    is likely to see the next, or what follows it in the file is. Writes which test fails."""
 
-    def __init__(self, test):
-        self.test = test
+    def __init__(self, first):
+        self.first, self.path = first, Path("failed").absolute()
 
     def pytest_collection_modifyitems(self, items):
-        numbers = [n for n, item in enumerate(items) if item.nodeid == f"tests/{self.test}"]
+        numbers = [n for n, item in enumerate(items) if item.nodeid == self.first]
         for number in numbers:
             items[:] = items[number:] + items[:number]
 
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.path.write_text(report.nodeid)
 
-def be_pytest(tests, first):
+
+def be_pytest(words, first):
     """The process: it runs tests of the copy in this folder, with its output in a file there, and
     ends."""
     forked.keep_server()
@@ -1509,14 +1511,14 @@ def be_pytest(tests, first):
     os.truncate("output", 0)
     sys.path[0] = os.getcwd()
     unused = [word for name in ("cacheprovider", "anyio") for word in ("-p", f"no:{name}")]
-    words = ["-x", "-q", "-n", "0", *unused, *shlex.split(tests)]
-    os._exit(importlib.import_module("pytest").main(words, [Begin(first)]))
+    words = ["-x", "-q", "-n", "0", *unused, *words]
+    os._exit(importlib.import_module("pytest").main(words, [Report(first)]))
 
 
 class Worker:
     """What a process has that plants faults."""
 
-    last = None, None  # tests, and the one of them that has seen the last fault here
+    last = None, None  # words of pytest, and the test that has seen the last fault here
 
 
 def begin_worker(folder, numbers):
@@ -1529,15 +1531,17 @@ def begin_worker(folder, numbers):
     temporary.mkdir()
     os.environ |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     os.environ["PYTEST_XDIST_WORKER"] = f"gw{2 + number}"  # `make test` may run beside: gw0, gw1
+    os.environ["REFERENCES"] = folder  # to test_reference.py
     os.chdir(copy)
     small = {"PYTHONPATH": str(copy / "tests" / "small_models"), "PYTHONDONTWRITEBYTECODE": "1"}
     forked.start_server(os.environ | small)
 
 
-def run_tests(tests, planted=(), number=0):
-    """Runs tests in a worker's copy with the texts of `planted`, {path: text}; returns the test
-    that failed, or None where all passed, and the seconds of processor time that this took."""
+def run_tests(words, planted=(), number=0):
+    """Runs tests, by words of pytest, in a worker's copy with the texts of `planted`, {path: text};
+    returns the test that failed, or None where all passed, and the seconds of processor time."""
     before, whole = processor_time(), {}
+    Path("failed").write_text("")
     for path, text in dict(planted).items():
         whole[path] = Path(path).read_text(), os.stat(path).st_mtime
         Path(path).write_text(text)
@@ -1545,17 +1549,15 @@ def run_tests(tests, planted=(), number=0):
         os.utime(path, times=2 * (whole[path][1] + number,))
     of, seen = Worker.last
     if not (pid := os.fork()):
-        be_pytest(tests, seen if of == tests else None)
+        be_pytest(words, seen if of == words else None)
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for path, (text, when) in whole.items():
         Path(path).write_text(text)
         os.utime(path, times=(when, when))
-    output = Path("output").read_text()
-    failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
+    failed = Path("failed").read_text()
     if bool(failed) != (ended == 1) or ended not in (0, 1):
-        sys.exit(f"pytest {tests} ended with {ended}:\n{output}")
-    failed = failed and failed[1]
-    Worker.last = tests, failed
+        sys.exit(f"pytest {shlex.join(words)} ended with {ended}:\n{Path('output').read_text()}")
+    Worker.last = words, failed
     return failed, processor_time() - before
 
 
@@ -1601,38 +1603,49 @@ def main():
         for number, tests, name, *_ in chosen:
             print(f"{number:3}  {name:42}  {tests}")
         return
-    # Without a fault, tests run once; then each fault of theirs.
-    todo, groups = [], {}
-    for number, tests, name, old, new, about in chosen:
-        if tests not in groups:
-            groups[tests] = [(0, "without a fault", tests, {})]
-        having = {path: text for each in about for path, text in each.items() if old in text}
-        planted = {path: text.replace(old, new) for path, text in having.items()}
-        groups[tests].append((number, name, tests, planted))
-    for each in groups.values():
-        todo += each
+    # One after the other those that have the same tests.
+    first = {tests: number for number, tests, *_ in reversed(chosen)}
+    chosen.sort(key=lambda each: (first[each[1]], each[0]))
+    planted = [
+        {
+            path: text.replace(old, new)
+            for each in about
+            for path, text in each.items()
+            if old in text
+        }
+        for *_, old, new, about in chosen
+    ]
     began, total, unseen, context = time.monotonic(), 0, 0, multiprocessing.get_context("fork")
+    saw = {}  # {file: {test: None}}
     with tempfile.TemporaryDirectory() as folder:
         warm_up()
-        numbers, workers = context.SimpleQueue(), max(1, min(args.n, len(todo)))
+        numbers, workers = context.SimpleQueue(), max(1, min(args.n, len(chosen)))
         for number in range(workers):
             numbers.put(number)
         pool = concurrent.futures.ProcessPoolExecutor(
             workers, context, begin_worker, (folder, numbers)
         )
+
+        def line(number, seconds, what, seen):
+            taken = f"{seconds:6.1f}  " if args.times else ""
+            print(f"{number:4}  {taken}{what:42}  {seen.removeprefix('tests/')}", flush=True)
+
         try:
-            which, _, tests, planted = zip(*todo, strict=True)
-            results = pool.map(run_tests, tests, planted, which)
-            for (number, name, tests, _), (seen, seconds) in zip(todo, results, strict=True):
+            of, by = ([each[n] for each in chosen] for n in (0, 1))
+            results = pool.map(run_tests, map(shlex.split, by), planted, of)
+            for (number, _, name, *_), (seen, seconds) in zip(chosen, results, strict=True):
+                line(number, seconds, name, seen or "NOT SEEN")
                 total += seconds
-                taken = f"{seconds:6.1f}  " if args.times else ""
-                if not number and seen:
-                    sys.exit(f"{seen} fails without a fault")
-                if number:
-                    print(f"{number:4}  {taken}{name:42}  {seen or 'NOT SEEN'}", flush=True)
-                    unseen += not seen
-                elif args.times:
-                    print(f"      {taken}{name:42}  {tests}", flush=True)
+                unseen += not seen
+                if seen:
+                    saw.setdefault(seen.partition("::")[0], {})[seen] = None
+            results = pool.map(run_tests, [["-m", "", *tests] for tests in saw.values()])
+            for (file, tests), (failed, seconds) in zip(saw.items(), results, strict=True):
+                total += seconds
+                if failed:
+                    sys.exit(f"{failed} fails without a fault")
+                if args.times:
+                    line("", seconds, f"none: {len(tests)} tests pass", file)
         finally:
             pool.shutdown(cancel_futures=True)
     if args.times:
