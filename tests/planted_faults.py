@@ -476,21 +476,31 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
-tests/test_results.py -k "epoch or headline or figure or caption or whose or people or study_json or claim or sentence"
+tests/test_results.py -k is_the_headline
   the best epoch in a figure's title => tops, whole = [final(run) for run in cluster], => tops, whole = [findings.best(run) for run in cluster],
   the first epoch for the last => return float(run.values(tag)[-1]) => return float(run.values(tag)[0])
   the best is the last => return float(run.values(tag).max()) => return float(run.values(tag)[-1])
+tests/test_results.py -k headlines_compare
   another layout is called equal => " --amp bfloat16 --channels-last", => " --amp bfloat16",
+tests/test_results.py -k figure_compares
   the peer's bar has the ratio => in (ours, f"  ({compared})"), (theirs, ""): => in (ours, ""), (theirs, f"  ({compared})"):
   nvImageCodec's ratio called Pillow's => beside(benchmark, f"{OURS}, Pillow", [PYTORCH]) => beside(benchmark, OURS, [PYTORCH])
+tests/test_results.py -k in_a_sentence
   a peer that was not measured leaves a hole => return "; ".join(filter(None, parts)) => return "; ".join(parts)
+tests/test_results.py -k caption_stands
   a caption lies over the panels => figure.supxlabel(lines, fontsize=9, color=GREY) => figure.text(0.5, 0.01, lines)
+tests/test_results.py -k said_whose
   only the page's own figures say whose runs => shown[files[name]] = studies[name] => pass
+tests/test_results.py -k say_whose_it_is
   one figure does not say whose runs => "scaling", "model", "io"} & => "scaling", "model"} &
+tests/test_results.py -k said_whose
   the address is left out => source and f"({source})"] => ""]
   logs of today are called another's => return text if run.about else => return text if not run.about else
+tests/test_results.py -k several_people
   one is named for all => names[whose(run)].append(run.name) => names[whose(runs[0])].append(run.name)
+tests/test_results.py -k scripts_claim
   others' runs are claimed => if not run.facts.get("by")] => if run]
+tests/test_results.py -k study_json
   a study.json further up is not read => in above[: max(2, above.index(root) + 1)]] => in above[1:2]]
   a study.json above one run is not read => max(2, above.index(root) + 1) => above.index(root) + 1
   what study.json says besides refuses it => for name in FACTS if content.get(name) is not None => for name in content if content[name] is not None
