@@ -529,7 +529,7 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
   folders of the package are not read => sorted(folder.rglob("*.py")) => sorted(folder.glob("*.py"))
-tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf or below_its"
+tests/test_one_file.py -k another_thing_is_refused
   a parameter hides a name in one file => names.add(each.arg) => pass
   what is called so hides a name in one file => elif each is not node and isinstance(getattr(each, "name", None), str): => elif False:
   a global of another file => self.top |= {*node.names} if isinstance(node, ast.Global) else set() => pass
@@ -540,17 +540,26 @@ tests/test_one_file.py -k "own or refused or beside or sections or constants or 
   an f-string that shows its code => if not alike or any(old in str(each) for each in texts): => if not alike:
   a string that names a module => if strange.fullmatch(each.value) or => if
   an import below other code => if any(not isinstance(each, ast.Try) for each in self.statements): => if False:
+tests/test_one_file.py -k names_of_a_users_own
   modules stand below what needs them at once => return bool(others or found & script.modules.keys()) => return bool(others)
+tests/test_one_file.py -k below_its_imports
   modules stand below what they may read => others += [one for one in targets if => others += [one for one in () if
+tests/test_one_file.py -k names_of_a_users_own
   modules stand below what is called at once => todo += more => pass
+tests/test_one_file.py -k beside_the_script
   one file of another package => folder = folder if folder.is_dir() else ROOT / PACKAGE => folder = ROOT / PACKAGE
   one file of a package that does not fit => if script.parts not in (None, version.rpartition(".")[0]): => if not version.startswith(script.parts or ""):
   a module that reads a file beside it => if node.id in OWN and part.name: => if False:
+tests/test_one_file.py -k another_thing_is_refused
   a module as a value => if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load): => if not isinstance(parent, ast.Attribute):
   evaluated annotations => if getattr(node, "annotation", None) or getattr(node, "returns", None): => if False:
+tests/test_one_file.py -k guard
   a guard with more in it => return body == wanted and not node.orelse and not node.finalbody => return body == wanted
+tests/test_one_file.py -k what_it_needs
   packages of text alone => listed += re.search( => listed = re.search(
+tests/test_one_file.py -k are_constants
   an id that no line has by itself => {ids.read_text()} => {ids.read_text().strip()}
+tests/test_one_file.py -k utf_8
   written as the terminal is => sys.stdout.buffer.write(write(args.script).encode()) => sys.stdout.write(write(args.script))
 tests/test_look.py -k one_file
   each module is one of images/ => text.startswith("# ==== trainparts/images/") => text.startswith("# ==== trainparts/")
