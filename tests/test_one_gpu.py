@@ -250,6 +250,8 @@ def test_logs_of_before_stay(call, tmp_path):
     call("--rehearse", "--renew", "a", stages=stages)
     after = files(tmp_path / "out")
     assert [*after] == ["a-2.tar", "a.tar", "b.tar"] and after["a.tar"] == before["a.tar"]
+    done = [one_gpu.is_complete(tmp_path / "out", "b", rehearsal) for rehearsal in (True, False)]
+    assert done == [True, False], "a rehearsal counts for a rehearsal alone"
 
 
 def test_a_command_that_fails_is_named(call, tmp_path):
