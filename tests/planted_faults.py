@@ -567,22 +567,29 @@ tests/test_sync_copies.py -k "are_mended or which_scripts"
   scripts are checked as they were => whole = {name: text for name, text in scripts.items() if split(text)}\n    complaints => complaints
 tests/test_standard_streams.py -k script_saves
   a script waits for its reader => standard_streams.never_wait() => pass
-tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
+tests/test_one_gpu.py -k hangs_is_ended
   a stage has no end => return process.wait(max(0, until - GRACE - time.monotonic())) => return process.wait()
   what a stage has started stays => os.killpg(process.pid, signal.SIGKILL) => process.kill()
   a stage that was cut is complete => complete = all(row["status"] == "0" for row in rows) => complete = True
   the other stages are left out, too => complete = complete and not bad => return 1
   failed stages pass => return 0 if complete else 1 => return 0
+tests/test_one_gpu.py -k before_stay
   a rehearsal counts as done => facts["complete"] and facts["rehearsal"] == rehearsal => facts["complete"]
+tests/test_one_gpu.py -k "hangs_is_ended or before_stay"
   older logs are replaced => while (file := out => if (file := out
   a stage is renewed for ever => name not in args.renew and is_complete( => is_complete(
+tests/test_one_gpu.py -k wheels_are
   wheels stand below what is installed => sys.path.insert(0, str(folder)) => sys.path.append(str(folder))
   the stages have no wheels => paths = [str(folder), os.environ.get("PYTHONPATH")] => paths = [os.environ.get("PYTHONPATH")]
+tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
   further stages begin without time => if left < (limit if name in MORE else 2 * GRACE): => if left < 2 * GRACE:
   a stage takes more than is left => scratch, about, min(limit, left)) => scratch, about, limit)
+tests/test_one_gpu.py -k lacks_is_said
   data that are missing are no reason => files = [f"{name} is not in --data" for name in stage.data if not (data / name).is_file()] => files = []
   packages that are missing are no reason => [f"no {name}" for name in stage.packages if not versions[name]] => []
+tests/test_one_gpu.py -k command_that_fails
   paths of the machine are in a log => .replace(f"{scratch}/", "")\n                    print( => \n                    print(
+tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
   no GPU is no reason => if not ("accelerator" in about or args.rehearse): => if False:
   an operator counts in one column alone => max(each.get(name, 0) for each in profiles.values()) => next(iter(profiles.values())).get(name, 0)
   all others are all => sum(each.values()) - sum(parts.values()) => sum(each.values())
