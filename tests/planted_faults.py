@@ -5,10 +5,12 @@
     python tests/planted_faults.py -k average       # by name
     python tests/planted_faults.py --of save_checkpoint         # those in a function or class
     python tests/planted_faults.py --of save_checkpoint --list  # which tests see them
+    python tests/planted_faults.py --times          # all, and the processor time that each takes
 
 Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
-program beside them, wherever its text stands, of a copy of this repository, where its tests pass
-before. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1.
+program beside them, wherever its text stands, of a copy of this repository; each core has a copy of
+its own. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. At the end,
+the tests that have seen faults must pass without one.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -17,21 +19,27 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 
 import argparse
 import ast
-import functools
+import concurrent.futures
+import contextlib
 import gc
 import importlib
+import io
 import itertools
-import operator
+import multiprocessing
 import os
 import re
+import resource
 import shlex
 import shutil
 import sys
 import tempfile
+import time
+from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
 import forked
+import psutil
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {".git", ".venv", "logs", "figures", "runs", "demo_data"}  # of what is copied
@@ -145,7 +153,7 @@ tests/test_training.py -k "counters_go_on"
 tests/test_folder.py -k other_data
   another set of data is the same run => {"data": digest, => {"data": "other",
   other images are validated => "val_data": val_digest} => "val_data": ""}
-tests/test_best.py -k images
+tests/test_best.py -k "images and imagenet_ddp.py"
   statistics not synced => sync_statistics(run)\n    rank, device = => rank, device =
 tests/test_training.py -k flags
   waits of all ranks => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits)
@@ -284,9 +292,10 @@ tests/test_training.py -k costs_no_copy
   the best epoch is not judged again =>     saved["stale_epochs"] = -1 =>     pass
 tests/test_text_input.py -k data_is_counted
   sequences of training are counted twice => {len(validation.target):,} validation sequences" => {len(training.target):,} validation sequences"
-tests/test_weights.py -k "keeps_its_inputs or published_file_says or sizes_mean"
+tests/test_weights.py -k sizes_mean
   mean of the file is not believed => mean=tuple(about.get("mean", preset.mean)), => mean=tuple(preset.mean),
   mean of the file is not saved => "mean": list(data.mean), => "mean": list(architectures.preset_of(args.arch).mean),
+tests/test_weights.py -k published_file_says
   sizes of the file are trained => theirs: architectures.About = about if args.evaluate else {} => theirs = about
   interpolation of the file is not believed => interpolation=theirs.get("interpolation", preset.interpolation), => interpolation=preset.interpolation,
 tests/test_weights.py -k deeper
@@ -304,30 +313,33 @@ tests/test_timm.py -k undecayed
   what a model names is decayed => patterns = getattr(model, "no_weight_decay", tuple)() => patterns = ()
   patterns are names => any(fnmatch.fnmatch(name, each) for each in patterns) => name in patterns
   masters are left out => masters or model.parameters(),\n => model.parameters(),\n
-tests/test_text_folders.py -k "by_their_names or of_two or other_names or saved_names or worst or goes_on or order_of"
+tests/test_text_folders.py -k by_their_names
   outputs are the task's in any order => order = [labels.index(name) for name in names] => order = [*range(len(names))]
   the order is the other way round => order = [labels.index(name) for name in names] => order = [names.index(name) for name in labels]
-tests/test_text_folders.py -k "by_their_names or of_two or other_names or saved_names or worst or goes_on or order_of"
+tests/test_text_folders.py -k other_names
   other names are evaluated => if args.evaluate and not args.weights:\n        raise => if False:\n        raise
+tests/test_text_folders.py -k saved_names
   names of a checkpoint are not believed => theirs = about.get("labels") or names => theirs = names
-tests/test_text_folders.py -k "by_their_names or of_two or other_names or saved_names or worst or goes_on or order_of"
+tests/test_text_folders.py -k other_names
   other names are trained in silence => lines.append(f"{line}: its last layer starts from theirs") => pass
+tests/test_text_folders.py -k order_of
   a checkpoint names the task's order => "labels": data.labels, => "labels": GLUE[args.task][2] if data.labels else None,
+tests/test_text_folders.py -k worst
   0 % is not printed => for tag in forms if tag in values => for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]
 tests/test_text_folders.py -k "capitals or same_size or sample"
   a script keeps capitals in silence => tokenizing.load_tokenizer(name, tell=print_once) => tokenizing.load_tokenizer(name)
   a language model keeps capitals in silence => texts[:1], tell=print_once) => texts[:1])
-tests/test_text_folders.py -k "capitals or same_size or sample"
   a checkpoint's tokenizer is not compared => vocabulary words tokenizer max_length" => vocabulary words max_length"
 tests/test_text_folders.py -k "dropout or positions or with_the_name or padding"
   a folder of this name is passed over in silence => if name in (*ARCHS, *OURS) and os.path.isdir(name): => if False:
-tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
+tests/test_text_folders.py -k weights_are
   averages are taken in silence => if held == "ema": => if False:
-tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
+tests/test_text_folders.py -k same_size
   weights of another model => if "model_options" in saved: => if False:
+tests/test_text_folders.py -k classifier_goes_on
   a head of another task is measured => if not args.evaluate:\n        free |= {"task"} => if True:\n        free |= {"task"}
-tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   a folder's weights are read for nothing => build_encoder(args, data, load and not args.weights), order) => build_encoder(args, data, load), order)
+tests/test_text_folders.py -k nothing_left
   nothing is left to train, in silence => if resumes and not metadata["in_place"]:\n            checkpointing.check_epochs_left => if False:\n            checkpointing.check_epochs_left
 tests/test_own_model.py -k "that_a_scale_skipped"
   a scale that grew is a skip => float(scale < 0.9 * run.scale) => float(scale > 1.1 * run.scale)
@@ -390,14 +402,17 @@ tests/test_look.py -k "changes_no_model"
   look.py compiles => channels_last=False, compile=False) => channels_last=False)
 tests/test_look.py -k "another_package"
   a log's package is not compared => same and {*own} <= {*modules} => same
-tests/test_look.py -k "script_s_code or no_script or another_script"
+tests/test_look.py -k script_s_code
   a changed build_model is passed over => nd.build_model(args, data, load=False) => architectures.make_model(arch, num_classes=count, **options)
   a checkpoint's options are passed over => if name in args and isinstance(value, => if False and isinstance(value,
   a checkpoint's options are of any type => isinstance(value, str | int | float | None): => True:
   normalised by this repository => return nd.finish_batch( => return importlib.import_module("imagenet_nd").finish_batch(
   modules beside a script are not found => sys.path.insert(0, str(path.resolve().parent)) => pass
+tests/test_look.py -k "no_script and SystemExit"
   a script ends the program => except (Exception, SystemExit) as error:  # whatever => except Exception as error:  # whatever
+tests/test_look.py -k "no_script and lacks"
   names that a script lacks are not looked for => for name in used if not hasattr(module, name)) => for name in used if False)
+tests/test_look.py -k another_script
   another script is passed over => if "model_options" in saved and (line := other_script(path)): => if False and (line := other_script(path)):
   bare weights beside a log are believed its own => if "model_options" in saved and (line := => if (line :=
   the whole scripts are compared => return found[0] if found else text => return text
@@ -406,7 +421,7 @@ tests/test_look.py -k "script_s_code or no_script or another_script"
   compared with this repository's script => mine = Path(nd.__file__).read_text() => mine = Path(importlib.import_module("imagenet_nd").__file__).read_text()
   a log sends a terminal commands => name = shown(shlex.split( => name = str(shlex.split(
   a damaged log ends the program => with contextlib.suppress(Exception):  # of files => with contextlib.suppress(ValueError):  # of files
-tests/test_training.py -k "share_its or moments_begin or spent_budget"
+tests/test_training.py -k "cores_are_shared or moments_begin or spent_budget"
   the hour budget begins anew with each start => time.perf_counter() - (metadata["seconds"] if metadata else 0) => time.perf_counter()
   the cores of a node for all nodes' ranks => share_cores(place.device, place.local_ranks) => share_cores(place.device, place.ranks)
   loader processes share the cores of a node among all ranks => cores_per_rank(place.local_ranks) => cores_per_rank(place.ranks)
@@ -424,16 +439,19 @@ tests/test_apex_levels.py -k frozen
 tests/test_look.py -k "unequal or confus or worst or classes"
   the worst class is that of fewest right answers => key=lambda label: right[label] / images[label]) => key=lambda label: right[label])
   shares of what was answered => matrix.sum(axis=1)[there, None] => matrix.sum(axis=0)[None, there]
-tests/test_training.py -k "flags_of or spent_budget or scale_of_its or computes_as or seed_of_its or rank_0s_statistics"
+tests/test_training.py -k spent_budget
   hours before --resume are forgotten => (metadata["seconds"] if metadata else 0) => (metadata["seconds"] if metadata and metadata["in_place"] else 0)
-  a budget that ends in validation is noticed late => spent = time.perf_counter() > run.deadline => spent = training and time.perf_counter() > run.deadline
-  a new scaler's scale for the checkpoint's => scaler = run.scaler.state_dict() | metadata["scaler"] => scaler = metadata["scaler"] | run.scaler.state_dict()
+tests/test_training.py -k computes_as
   validation in float32 whatever --amp says => with precision(args, inputs.device):\n        return objective(model(inputs), target)[1] => return objective(model(inputs), target)[1]
+tests/test_training.py -k rank_0s_statistics
   each rank validates its own statistics under --ema => tensor.copy_(average)\n    sync_statistics(run) => tensor.copy_(average)\n    if not run.ema:\n        sync_statistics(run)
+tests/test_training.py -k flags_of
   waits divided by slices of data => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits) / run.place.data_ranks
+tests/test_training.py -k seed_of_its
   a replica's stages drop the same units => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, run.place.data_rank)
-tests/test_own_model.py -k "scale_skipped or (collapses and pipeline)"
+tests/test_own_model.py -k that_a_scale_skipped
   the scale that skips are told by never rises => run.scale = scale\n    run.interrupted |= => run.scale = min(run.scale, scale)\n    run.interrupted |=
+tests/test_own_model.py -k "collapses and pipeline"
   an overflow stays in its stage => dist.all_reduce(each) => dist.all_reduce(each, group=pipeline.replicas)
 tests/test_parallel.py -k "adds_gradients_up or every_exchange or norm_of_a_hybrid or so_many_shards or averaged_over"
   sums of shards in 16 bits => reduce_dtype=torch.float32) => reduce_dtype=torch.bfloat16)
@@ -445,8 +463,6 @@ tests/test_recipe.py -k norm_of_millions
   norms in the gradients' own dtype => dtype = devices.exact_dtype(gradients[0].device)\n    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)) => norms = torch.stack(torch._foreach_norm(gradients, 2))
 tests/test_reference.py -k step
   --ema counts steps from each epoch's start => done = run.epoch * run.data.steps + run.step => done = run.step
-tests/test_text_folders.py -k "scored_by_their or longer_blocks"
-  outputs in the inverse order => order = [labels.index(name) for name in names] => order = [names.index(name) for name in labels]
 tests/test_text.py -k encoders
   batches as wide as the nearest multiple of 8 => width = min(most, (length.max(initial=1) + 7) // 8 * 8) => width = min(most, max(8, round(length.max(initial=1) / 8) * 8))
   a first sentence's last token is of the second => mask & (mask.cumsum(dim=1) > second) => mask & (mask.cumsum(dim=1) >= second)
@@ -454,7 +470,7 @@ tests/test_tools.py -k index_of_tars
   images and labels of a tar paired by their order => rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3) => pairs = zip(images.values(), targets.values(), strict=True)\n    rows = np.array([[*image, label] for image, label in pairs], np.int64).reshape(-1, 3)
 tests/test_folder.py -k from_its_best
   the best epoch judged again counts as stale => saved["stale_epochs"] = -1 => saved["stale_epochs"] = 0
-tests/test_training.py -k log_and_output
+tests/test_training.py -k counters_go_on
   the last values as the best ones => end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val} => end |= {f"best_{tag.lower()}": val[tag] for tag in BEST if tag in val}
 tests/test_look.py -k "unequal or average_is"
   worst by the number of errors => sorted(there, key=lambda label: right[label] / images[label]) => sorted(there, key=lambda label: right[label] - images[label])
@@ -462,21 +478,31 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
-tests/test_results.py -k "epoch or headline or figure or caption or whose or people or study_json or claim or sentence"
+tests/test_results.py -k is_the_headline
   the best epoch in a figure's title => tops, whole = [final(run) for run in cluster], => tops, whole = [findings.best(run) for run in cluster],
   the first epoch for the last => return float(run.values(tag)[-1]) => return float(run.values(tag)[0])
   the best is the last => return float(run.values(tag).max()) => return float(run.values(tag)[-1])
+tests/test_results.py -k headlines_compare
   another layout is called equal => " --amp bfloat16 --channels-last", => " --amp bfloat16",
+tests/test_results.py -k figure_compares
   the peer's bar has the ratio => in (ours, f"  ({compared})"), (theirs, ""): => in (ours, ""), (theirs, f"  ({compared})"):
   nvImageCodec's ratio called Pillow's => beside(benchmark, f"{OURS}, Pillow", [PYTORCH]) => beside(benchmark, OURS, [PYTORCH])
+tests/test_results.py -k in_a_sentence
   a peer that was not measured leaves a hole => return "; ".join(filter(None, parts)) => return "; ".join(parts)
+tests/test_results.py -k caption_stands
   a caption lies over the panels => figure.supxlabel(lines, fontsize=9, color=GREY) => figure.text(0.5, 0.01, lines)
+tests/test_results.py -k said_whose
   only the page's own figures say whose runs => shown[files[name]] = studies[name] => pass
+tests/test_results.py -k say_whose_it_is
   one figure does not say whose runs => "scaling", "model", "io"} & => "scaling", "model"} &
+tests/test_results.py -k said_whose
   the address is left out => source and f"({source})"] => ""]
   logs of today are called another's => return text if run.about else => return text if not run.about else
+tests/test_results.py -k several_people
   one is named for all => names[whose(run)].append(run.name) => names[whose(runs[0])].append(run.name)
+tests/test_results.py -k scripts_claim
   others' runs are claimed => if not run.facts.get("by")] => if run]
+tests/test_results.py -k study_json
   a study.json further up is not read => in above[: max(2, above.index(root) + 1)]] => in above[1:2]]
   a study.json above one run is not read => max(2, above.index(root) + 1) => above.index(root) + 1
   what study.json says besides refuses it => for name in FACTS if content.get(name) is not None => for name in content if content[name] is not None
@@ -505,7 +531,7 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
   folders of the package are not read => sorted(folder.rglob("*.py")) => sorted(folder.glob("*.py"))
-tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf or below_its"
+tests/test_one_file.py -k another_thing_is_refused
   a parameter hides a name in one file => names.add(each.arg) => pass
   what is called so hides a name in one file => elif each is not node and isinstance(getattr(each, "name", None), str): => elif False:
   a global of another file => self.top |= {*node.names} if isinstance(node, ast.Global) else set() => pass
@@ -516,17 +542,26 @@ tests/test_one_file.py -k "own or refused or beside or sections or constants or 
   an f-string that shows its code => if not alike or any(old in str(each) for each in texts): => if not alike:
   a string that names a module => if strange.fullmatch(each.value) or => if
   an import below other code => if any(not isinstance(each, ast.Try) for each in self.statements): => if False:
+tests/test_one_file.py -k names_of_a_users_own
   modules stand below what needs them at once => return bool(others or found & script.modules.keys()) => return bool(others)
+tests/test_one_file.py -k below_its_imports
   modules stand below what they may read => others += [one for one in targets if => others += [one for one in () if
+tests/test_one_file.py -k names_of_a_users_own
   modules stand below what is called at once => todo += more => pass
+tests/test_one_file.py -k beside_the_script
   one file of another package => folder = folder if folder.is_dir() else ROOT / PACKAGE => folder = ROOT / PACKAGE
   one file of a package that does not fit => if script.parts not in (None, version.rpartition(".")[0]): => if not version.startswith(script.parts or ""):
   a module that reads a file beside it => if node.id in OWN and part.name: => if False:
+tests/test_one_file.py -k another_thing_is_refused
   a module as a value => if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load): => if not isinstance(parent, ast.Attribute):
   evaluated annotations => if getattr(node, "annotation", None) or getattr(node, "returns", None): => if False:
+tests/test_one_file.py -k guard
   a guard with more in it => return body == wanted and not node.orelse and not node.finalbody => return body == wanted
+tests/test_one_file.py -k what_it_needs
   packages of text alone => listed += re.search( => listed = re.search(
+tests/test_one_file.py -k are_constants
   an id that no line has by itself => {ids.read_text()} => {ids.read_text().strip()}
+tests/test_one_file.py -k utf_8
   written as the terminal is => sys.stdout.buffer.write(write(args.script).encode()) => sys.stdout.write(write(args.script))
 tests/test_look.py -k one_file
   each module is one of images/ => text.startswith("# ==== trainparts/images/") => text.startswith("# ==== trainparts/")
@@ -534,22 +569,29 @@ tests/test_sync_copies.py -k "are_mended or which_scripts"
   scripts are checked as they were => whole = {name: text for name, text in scripts.items() if split(text)}\n    complaints => complaints
 tests/test_standard_streams.py -k script_saves
   a script waits for its reader => standard_streams.never_wait() => pass
-tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
+tests/test_one_gpu.py -k hangs_is_ended
   a stage has no end => return process.wait(max(0, until - GRACE - time.monotonic())) => return process.wait()
   what a stage has started stays => os.killpg(process.pid, signal.SIGKILL) => process.kill()
   a stage that was cut is complete => complete = all(row["status"] == "0" for row in rows) => complete = True
   the other stages are left out, too => complete = complete and not bad => return 1
   failed stages pass => return 0 if complete else 1 => return 0
+tests/test_one_gpu.py -k before_stay
   a rehearsal counts as done => facts["complete"] and facts["rehearsal"] == rehearsal => facts["complete"]
+tests/test_one_gpu.py -k "hangs_is_ended or before_stay"
   older logs are replaced => while (file := out => if (file := out
   a stage is renewed for ever => name not in args.renew and is_complete( => is_complete(
+tests/test_one_gpu.py -k wheels_are
   wheels stand below what is installed => sys.path.insert(0, str(folder)) => sys.path.append(str(folder))
   the stages have no wheels => paths = [str(folder), os.environ.get("PYTHONPATH")] => paths = [os.environ.get("PYTHONPATH")]
+tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
   further stages begin without time => if left < (limit if name in MORE else 2 * GRACE): => if left < 2 * GRACE:
   a stage takes more than is left => scratch, about, min(limit, left)) => scratch, about, limit)
+tests/test_one_gpu.py -k lacks_is_said
   data that are missing are no reason => files = [f"{name} is not in --data" for name in stage.data if not (data / name).is_file()] => files = []
   packages that are missing are no reason => [f"no {name}" for name in stage.packages if not versions[name]] => []
+tests/test_one_gpu.py -k command_that_fails
   paths of the machine are in a log => .replace(f"{scratch}/", "")\n                    print( => \n                    print(
+tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
   no GPU is no reason => if not ("accelerator" in about or args.rehearse): => if False:
   an operator counts in one column alone => max(each.get(name, 0) for each in profiles.values()) => next(iter(profiles.values())).get(name, 0)
   all others are all => sum(each.values()) - sum(parts.values()) => sum(each.values())
@@ -938,7 +980,6 @@ tests/test_standard_streams.py -k "not script_saves"
   an exit loses what is kept => atexit.register(deliver) => pass
   the timer waits for its reader => return reader.own if reader else sys.stderr.fileno() => return sys.stderr.fileno()
   what is not buffered is => if not stream.write_through: => if True:
-  a daemon has no stderr => sys.stderr = sys.stderr or open(os.devnull, "w") => pass
   another encoding => how = stream.encoding, => how = "utf-8",
 tests/text/test_hf_folders.py
   a new classifier is measured => if left and evaluate:\n        raise errors.BadInput(f"{line}: its answers => if False:\n        raise errors.BadInput(f"{line}: its answers
@@ -1018,13 +1059,12 @@ tests/test_results.py -k "names_its_curves or each_curve_is or counters_of or fi
   a band of one spare run => if model.spare > 1: => if model.spare >= 1:
   a run cut short is the quickest => first, last = whole[0], whole[-1] => first, last = cluster[0], cluster[-1]
   it is not said which run was cut short => for run in cluster if run not in whole] => for run in cluster if run in whole]
-tests/test_results.py -k "the_figure_of or exchanging or drawn_has_sums or figure_compares"
+tests/test_results.py -k "the_figure_of or exchanging or figure_compares"
   BatchNorm's differences in the title => [row["largest"] for row in rows if not row["batchnorm"]] => [row["largest"] for row in rows]
   gains by the best seed => key=lambda added: np.mean(gains[added])) => key=lambda added: np.max(gains[added]))
   most images a class in the title => least, colours = min(transfer.few), => least, colours = max(transfer.few),
   smaller images beside full-size ones => if re.search("pixels|raw", row["name"]): => if re.search("pixels", row["name"]):
   float32 is said of bfloat16 => precision = "" if "bfloat16" in row["name"] => precision = "" if "bfloat16" not in row["name"]
-  the last sum of a ring lacks its own share => summed = min(turn + 1, ranks) => summed = min(turn + 1, ranks - 1)
   the bubble of a stage too many => idle = 100 * (stages - 1) / (x + stages - 1) => idle = 100 * (stages - 1) / (x + stages)
 tests/test_results.py -k "sandbox or cores_are or of_the_peak or lowest_loss or with_most_gpus or parity_are or learning_rates or ways_of_transfer or trained_most or five_rounds or largest_difference or not_tried or exchanging"
   the highest of final accuracies => return float(np.mean([final(run) for run in runs])) => return float(np.max([final(run) for run in runs]))
@@ -1048,6 +1088,8 @@ tests/test_results.py -k "sandbox or cores_are or of_the_peak or lowest_loss or 
 tests/test_lessons.py -k counted_from
   a lesson's losses counted from 0 => .value[step - 1] => .value[step]
   differences relative to the last lesson => np.ptp(losses, axis=0) / losses[0])) => np.ptp(losses, axis=0) / losses[-1]))
+tests/test_lessons.py -k ring_that_is_drawn
+  the last sum of a ring lacks its own share => summed = min(turn + 1, ranks) => summed = min(turn + 1, ranks - 1)
 tests/test_results.py -k "is_visible or as_large_as or folders_show or half_precision or first_epoch_is or by_their_folder or logged_twice or has_ended or same_names or of_their_numbers or is_a_fact or rows_have or minute_missing or separators"
   JSON's lists are not made visible => return [clean(value) for value in each] => return each
   a run in two folders of LOGS counts twice => (real := os.path.realpath(root / name)) not in seen => (real := root / name) not in seen
@@ -1292,7 +1334,7 @@ tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_fold
   the first folder of images alone => itertools.product(self.folders, {name, => itertools.product(self.folders[:1], {name,
   a row of dev is tested => "val": ("val", "valid", "validation", "dev"), => "val": ("val", "valid", "validation"),
   pandas' index is a column => {name: value for name, value in pairs if name}))  # pandas => dict(pairs)))  # pandas
-tests/test_prepare_folder.py -k "that_is_printed or twice_and or no_file_at_all or may_be_several"
+tests/test_prepare_folder.py -k "that_is_printed or no_file_at_all or may_be_several"
   images are counted as files => columns[part] = [f"{len(images[part, name]):,}" for name in names] => columns[part] = [f"{files[part, name]:,}" for name in names]
   rows that name an image again are not said => again.append(image.where) => pass
   a dry run makes DIR =>         if not args.dry_run:\n =>         if True:\n
@@ -1530,6 +1572,15 @@ def faults():
             tests = line
 
 
+def stale(tests):
+    """Returns the words behind -k that the file of these tests does not have, as after a test got
+    another name: those that the other words find might not see the faults."""
+    file, *options = shlex.split(tests)
+    expression = options[options.index("-k") + 1] if "-k" in options else ""
+    words = {*re.findall(r"\w+", expression)} - {"and", "or", "not"}
+    return [word for word in words if word.lower() not in (ROOT / file).read_text().lower()]
+
+
 def outside(folder, names):
     """Returns the names in a folder that the copy lacks: caches anywhere, and what lies beside the
     scripts and is not theirs. A folder of that name elsewhere, as trainparts/runs, is copied."""
@@ -1572,43 +1623,100 @@ def names_around(old, text):
     return {found[0], found[-1]} if found else set()
 
 
-def warm_up(folder):
-    """Imports what takes seconds in each start of pytest and of a script: be_pytest() is a fork of
-    this process, and scripts are forks of a server's that this starts."""
-    sys.dont_write_bytecode = True
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
+def warm_up():
+    """Imports what takes seconds in each start of pytest: be_pytest() is a fork of this process."""
     sys.path.append(str(ROOT / "tests" / "small_models"))
-    forked.start_server(os.environ | {"PYTHONPATH": sys.path[-1]})
-    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # as in the server
+    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # as in a server of forked.py
         for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot"):
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("horovod.torch")
+    with contextlib.redirect_stdout(io.StringIO()):
+        sys.modules["pytest"].main(["--version", "--noconftest"])  # imports its plugins
     gc.freeze()  # collections in forks pass over all of this
 
 
-class Begin:
+class Report:
     """Has pytest begin with a test, and come to those before it at the end: what has seen a fault
-    is likely to see the next, or what follows it in the file is."""
+    is likely to see the next, or what follows it in the file is. Writes which test fails."""
 
-    def __init__(self, test):
-        self.test = test
+    def __init__(self, first):
+        self.first, self.path = first, Path("failed").absolute()
 
     def pytest_collection_modifyitems(self, items):
-        numbers = [n for n, item in enumerate(items) if item.nodeid == f"tests/{self.test}"]
+        numbers = [n for n, item in enumerate(items) if item.nodeid == self.first]
         for number in numbers:
             items[:] = items[number:] + items[:number]
 
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.path.write_text(report.nodeid)
 
-def be_pytest(tests, copy, first):
-    """The process: it runs tests of a copy, with its output in a file there, and ends."""
+
+def be_pytest(words, first):
+    """The process: it runs tests of the copy in this folder, with its output in a file there, and
+    ends."""
     forked.keep_server()
-    os.chdir(copy)
+    sys.dont_write_bytecode = False  # what is compiled here serves the next runs of this copy
     for descriptor in 1, 2:
         os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.truncate("output", 0)
-    sys.path[0] = str(copy)
+    sys.path[0] = os.getcwd()
     unused = [word for name in ("cacheprovider", "anyio") for word in ("-p", f"no:{name}")]
-    words = ["-x", "-q", "-n", "0", *unused, *shlex.split(tests)]
-    os._exit(importlib.import_module("pytest").main(words, [Begin(first)]))
+    words = ["-x", "-q", "-n", "0", *unused, *words]
+    os._exit(importlib.import_module("pytest").main(words, [Report(first)]))
+
+
+class Worker:
+    """What a process has that plants faults."""
+
+    last = None, None  # words of pytest, and the test that has seen the last fault here
+
+
+def begin_worker(folder, numbers):
+    """The process begins, in a copy of this repository: other workers have other folders for
+    temporary files, other ports, and other servers that scripts are forks of."""
+    number = numbers.get()
+    copy, temporary = Path(folder) / f"copy{number}", Path(folder) / f"temporary{number}"
+    shutil.copytree(ROOT, copy, ignore=outside)
+    (copy / "logs").symlink_to(ROOT / "logs")
+    temporary.mkdir()
+    os.environ |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    os.environ["PYTEST_XDIST_WORKER"] = f"gw{2 + number}"  # `make test` may run beside: gw0, gw1
+    os.environ["REFERENCES"] = folder  # to test_reference.py
+    os.chdir(copy)
+    small = {"PYTHONPATH": str(copy / "tests" / "small_models"), "PYTHONDONTWRITEBYTECODE": "1"}
+    forked.start_server(os.environ | small)
+
+
+def run_tests(words, planted=(), number=0):
+    """Runs tests, by words of pytest, in a worker's copy with the texts of `planted`, {path: text};
+    returns the test that failed, or None where all passed, and the seconds of processor time."""
+    before, whole = processor_time(), {}
+    Path("failed").write_text("")
+    for path, text in dict(planted).items():
+        whole[path] = Path(path).read_text(), os.stat(path).st_mtime
+        Path(path).write_text(text)
+        # What Python has compiled is known by the file's time, in whole seconds, and its size.
+        os.utime(path, times=2 * (whole[path][1] + number,))
+    of, seen = Worker.last
+    if not (pid := os.fork()):
+        be_pytest(words, seen if of == words else None)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for path, (text, when) in whole.items():
+        Path(path).write_text(text)
+        os.utime(path, times=(when, when))
+    failed = Path("failed").read_text()
+    if bool(failed) != (ended == 1) or ended not in (0, 1):
+        sys.exit(f"pytest {shlex.join(words)} ended with {ended}:\n{Path('output').read_text()}")
+    Worker.last = words, failed
+    return failed, processor_time() - before
+
+
+def processor_time():
+    """Returns the seconds of user and system of all processes that this one's tests have had."""
+    server = psutil.Process(forkserver._forkserver._forkserver_pid).cpu_times()[:4]
+    return sum(server) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def main():
@@ -1618,6 +1726,8 @@ def main():
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     parser.add_argument("--of", metavar="NAME", help="those in a function or class of this name")
     parser.add_argument("--list", action="store_true", help="print their tests, plant none")
+    parser.add_argument("--times", action="store_true", help="print seconds of processor time")
+    parser.add_argument("-n", type=int, default=os.cpu_count(), help="workers (%(default)s)")
     args = parser.parse_args()
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
@@ -1627,7 +1737,9 @@ def main():
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families
     ]
-    texts = functools.reduce(operator.or_, families)
+    for tests in {tests: None for _, tests, *_ in faults()}:
+        if words := stale(tests):
+            sys.exit(f"{tests}: no test has {words[0]} in its name")
     chosen = []
     for number, tests, name, old, new in faults():
         having = [each for each in families if any(old in text for text in each.values())]
@@ -1646,35 +1758,54 @@ def main():
         for number, tests, name, *_ in chosen:
             print(f"{number:3}  {name:42}  {tests}")
         return
+    # One after the other those that have the same tests.
+    first = {tests: number for number, tests, *_ in reversed(chosen)}
+    chosen.sort(key=lambda each: (first[each[1]], each[0]))
+    planted = [
+        {
+            path: text.replace(old, new)
+            for each in about
+            for path, text in each.items()
+            if old in text
+        }
+        for *_, old, new, about in chosen
+    ]
+    began, total, unseen, context = time.monotonic(), 0, 0, multiprocessing.get_context("fork")
+    saw = {}  # {file: {test: None}}
     with tempfile.TemporaryDirectory() as folder:
-        copy, passed, seen, unseen = Path(folder) / "copy", None, None, 0
-        shutil.copytree(ROOT, copy, ignore=outside)
-        (copy / "logs").symlink_to(ROOT / "logs")
-        warm_up(folder)
+        warm_up()
+        numbers, workers = context.SimpleQueue(), max(1, min(args.n, len(chosen)))
+        for number in range(workers):
+            numbers.put(number)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            workers, context, begin_worker, (folder, numbers)
+        )
 
-        def run(tests):
-            """Returns the test that failed, or None where all passed."""
-            if not (pid := os.fork()):
-                be_pytest(tests, copy, seen)
-            ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            output = (copy / "output").read_text()
-            failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
-            if bool(failed) != (ended == 1) or ended not in (0, 1):
-                sys.exit(f"pytest {tests} ended with {ended}:\n{output}")
-            return failed and failed[1]
+        def line(number, seconds, what, seen):
+            taken = f"{seconds:6.1f}  " if args.times else ""
+            print(f"{number:4}  {taken}{what:42}  {seen.removeprefix('tests/')}", flush=True)
 
-        for number, tests, name, old, new, about in chosen:
-            if tests != passed:
-                if failed := run(tests):
+        try:
+            of, by = ([each[n] for each in chosen] for n in (0, 1))
+            results = pool.map(run_tests, map(shlex.split, by), planted, of)
+            for (number, _, name, *_), (seen, seconds) in zip(chosen, results, strict=True):
+                line(number, seconds, name, seen or "NOT SEEN")
+                total += seconds
+                unseen += not seen
+                if seen:
+                    saw.setdefault(seen.partition("::")[0], {})[seen] = None
+            results = pool.map(run_tests, [["-m", "", *tests] for tests in saw.values()])
+            for (file, tests), (failed, seconds) in zip(saw.items(), results, strict=True):
+                total += seconds
+                if failed:
                     sys.exit(f"{failed} fails without a fault")
-                passed = tests
-            for script, text in itertools.chain(*(each.items() for each in about)):
-                (copy / script).write_text(text.replace(old, new))
-            seen = run(tests)
-            for script, text in texts.items():
-                (copy / script).write_text(text)
-            print(f"{number:3}  {name:42}  {seen or 'NOT SEEN'}", flush=True)
-            unseen += not seen
+                if args.times:
+                    line("", seconds, f"none: {len(tests)} tests pass", file)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if args.times:
+        took = time.monotonic() - began
+        print(f"{took:.0f} s, of {workers} workers; {total:.0f} s of processor time")
     print(f"{len(chosen) - unseen} of {len(chosen)} faults are seen")
     sys.exit(bool(unseen))
 

@@ -4,6 +4,7 @@ alone, ranks, and what planted_faults.py runs, whatever package is installed."""
 import subprocess
 import sys
 
+import planted_faults
 import pytest
 from conftest import ROOT, command, copy_script, environment, run
 
@@ -70,6 +71,7 @@ import sys
 sys.path[0] = "tests"
 import planted_faults
 planted_faults.FAULTS = sys.argv.pop()
+sys.argv += ["-n", "1"]
 planted_faults.main()
 """
 
@@ -83,6 +85,14 @@ def test_a_fault_that_is_planted_in_the_package_is_seen():
     for test in tests:
         assert f" test_copies.py::{test}\n" in printed
     assert printed.endswith("\n2 of 2 faults are seen\n")
+
+
+def test_words_that_name_no_test_are_refused():
+    """Of tests that have other names now: the faults under them would not be seen."""
+    assert planted_faults.stale("tests/test_parts.py -k 'parts and not (TOLD or batches)'") == [
+        "TOLD"
+    ]
+    assert planted_faults.stale("tests/test_parts.py -m slow") == []
 
 
 # Stands for what `pip install` and `pip install -e` leave in an environment.

@@ -2,12 +2,16 @@
 needs no trainparts/; what it cannot rename is refused."""
 
 import ast
+import contextlib
+import importlib
+import io
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import equal
 import pytest
@@ -34,11 +38,22 @@ NAMES = {path.stem for path in ROOT.glob("trainparts/**/[!_]*.py")}
 
 def write(path, status=0):
     """Returns what the program prints of a script; or its line, where the status is another."""
-    options = {"capture_output": True, "text": True, "env": environment()}
-    done = subprocess.run([sys.executable, TOOL, path], cwd="/", **options)
-    assert done.returncode == status, done.stderr
-    assert bool(done.stdout) != bool(done.stderr)
-    return done.stderr if status else done.stdout
+    with mock.patch.object(sys, "path", [str(TOOL.parent), *sys.path]):
+        program = importlib.import_module("one_file")
+    output, line, ended = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", [str(TOOL), str(path)]),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(line),
+    ):
+        try:
+            program.main()
+        except SystemExit as end:
+            ended = end.code
+    text, line = output.buffer.getvalue().decode(), line.getvalue()
+    assert ended == status, line
+    assert bool(text) != bool(line)
+    return line if status else text
 
 
 @pytest.fixture(scope="module")

@@ -252,13 +252,18 @@ def test_logs_of_before_stay(call, tmp_path):
     call("--rehearse", "--renew", "a", stages=stages)
     after = files(tmp_path / "out")
     assert [*after] == ["a-2.tar", "a.tar", "b.tar"] and after["a.tar"] == before["a.tar"]
+    done = [one_gpu.is_complete(tmp_path / "out", "b", rehearsal) for rehearsal in (True, False)]
+    assert done == [True, False], "a rehearsal counts for a rehearsal alone"
 
 
 def test_a_command_that_fails_is_named(call, tmp_path):
-    stages = {"a": (60, "import sys; sys.exit(3)"), "b": (60, "print(2)")}
+    """Logs have no path of this machine."""
+    stages = {"a": (60, "import sys; sys.exit(3)"), "b": (60, 'print("$DATA")')}
     printed = call("--rehearse", stages=stages, status=1)
     assert re.search(r"(?m)^  NOT COMPLETE, 3: python -c 'import sys; sys.exit\(3\)'$", printed)
     assert not stage_log(tmp_path / "out" / "a.tar", "a")["facts"]["complete"]
+    (row,) = stage_log(tmp_path / "out" / "b.tar", "b")["rows"]
+    assert row["name"] == """python -c 'print("data")'"""
 
 
 def test_what_a_stage_lacks_is_said(call, tmp_path):

@@ -9,7 +9,6 @@ float64, and are compared by themselves, as they are:
 - Apex's opt levels O1 to O3 (test_apex_levels.py, to the bit with a reference)
 - imagenet_exchange.py --exchange-dtype, Horovod's --fp16-allreduce: gradients are sent in 16 bits
 - --optimizer muon: its updates are of bfloat16
-- encoders of Hugging Face (test_text.py): their configuration sets their dtype
 """
 
 import functools

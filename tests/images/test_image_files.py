@@ -356,6 +356,7 @@ def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
         (np.array([10, 2, 10], np.int16), ["2", "10"], [1, 0, 1]),
         (np.array([10, 2, 10], object), ["2", "10"], [1, 0, 1]),
         (np.array([10, "b", 2], object), ["10", "2", "b"], [0, 2, 1]),
+        (["b", None, "a"], ["None", "a", "b"], [2, 0, 1]),
     ],
 )
 def test_labels_of_a_table_are_sorted_as_text_and_numbers_as_numbers(labels, classes, target):

@@ -10,6 +10,7 @@ $FLOAT64=FILE has float64 computed where a script computes in float32, and write
 loss of each line of the log into this file, all digits of them.
 $FLOAT8_EMULATED=1 has torchao emulate float8, on any device, as its `emulate=True` does."""
 
+import argparse
 import builtins
 import errno
 import fcntl
@@ -156,13 +157,36 @@ def only_from(folder):
     sys.addaudithook(refuse)
 
 
+def given_dtype(method, dtype):
+    """Returns a method that always gets this dtype."""
+
+    def call(*args, **options):
+        return method(*args, **(options | {"dtype": dtype}))
+
+    return call
+
+
 def in_float64(path):
     """Has float64 take the place of float32, except in checkpoints."""
     import torch
     from torch.utils.tensorboard import SummaryWriter
+    from transformers import PreTrainedModel
 
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
+    for name in "_from_config", "from_pretrained":  # encoders, which hf_folders asks for float32
+        method = given_dtype(getattr(PreTrainedModel, name).__func__, torch.float64)
+        setattr(PreTrainedModel, name, classmethod(method))
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse(*words, **options):
+        args = parse_args(*words, **options)
+        # *_exchange.py sends gradients in the type that it is told; DDP in that of the weights.
+        if getattr(args, "exchange_dtype", "") == "float32" and args.exchange != "ddp":
+            args.exchange_dtype = "float64"
+        return args
+
+    argparse.ArgumentParser.parse_args = parse
     add_scalar = SummaryWriter.add_scalar  # which keeps 24 bits of a value
 
     def add(log, tag, value, step):
