@@ -16,6 +16,7 @@ _BESIDE = "TRAINPARTS_BESIDE"  # a folder, from use_package_of()
 OWN = _BESIDE not in os.environ  # whether trainparts is this checkout's
 FOLDER = os.environ.pop(_BESIDE, str(ROOT))  # where it is
 sys.path.insert(0, FOLDER)
+sys.path.append(str(ROOT))  # has reporting/, also where FOLDER is another
 
 
 def _say_which_package(kind, error, trace):

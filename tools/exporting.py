@@ -11,13 +11,12 @@ import itertools
 import json
 import math
 import os
-import sys
 import tempfile
 import types
 from pathlib import Path
 
+import commandline  # noqa: F401  # finds trainparts/
 import torch
-from commandline import ROOT
 
 from trainparts import errors
 from trainparts.images import architectures, class_names
@@ -390,7 +389,6 @@ def write_card(folder, saved, args, best, how, more=()):
     """Writes a model card, README.md: what trained the model, as the checkpoint and the log beside
     it say, and its measures of validation. `best` is the script's BEST, which has their names;
     `how` is one of the three above; `more` are further rows, (name, text)."""
-    sys.path.append(str(ROOT))  # with another checkout's trainparts/, ROOT is not where that is
     logs, tables = (importlib.import_module(f"reporting.{name}") for name in ("logs", "tables"))
     run = log_of(logs, saved, args.checkpoint.resolve().parent, best)
     library, task, code = how
