@@ -367,6 +367,13 @@ def test_transformers_classifies_as_the_script_does(kind, look, tmp_path):
             scores = {each["label"]: each["score"] for each in found[number]}
             scores = [scores[name] for name in ("unacceptable", "acceptable")]
             assert scores == pytest.approx(wanted, abs=1e-5), sentence
+    # A pair: the second sentence is marked for models that take such marks alone.
+    tokens = transformers.AutoTokenizer.from_pretrained("folder")(*sentences[:2])["input_ids"]
+    second = tokens.index(tokens[-1]) + 1  # behind the first end of a sentence
+    with torch.no_grad():
+        wanted = model(torch.tensor([[*tokens, second]])).softmax(dim=1)[0].max().item()
+    found = classify({"text": sentences[0], "text_pair": sentences[1]})
+    assert found["score"] == pytest.approx(wanted, abs=1e-5)
     if kind == "bert":
         again = [
             validated(tmp_path, *words, "--weights", each)
@@ -451,6 +458,7 @@ def test_transformers_goes_on_as_sample_does(tied, look, tool, tmp_path):
     ]
     assert both[0] == both[1] and f"perplexity {saved['best_perplexity']:.3f}" in both[0]
     model = transformers.AutoModelForCausalLM.from_pretrained("folder")
+    assert model.config.activation_function == "gelu"  # "gelu_new" differs by 1e-3
     assert model.config.n_positions == 64 and tokenizer.model_max_length == 64
     card = (tmp_path / "folder" / "README.md").read_text()
     assert f"| Perplexity of validation | {saved['best_perplexity']:.4g} |" in card

@@ -250,6 +250,12 @@ def write_text_folder(text, saved, args):
     with moved_to(args.out) as path, torch.no_grad():
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
+        # As in the script's Classifier, a second sentence is marked where the model knows marks.
+        marks = ["token_type_ids"] if getattr(model.config, "type_vocab_size", 1) > 1 else []
+        names = ["input_ids", *marks, "attention_mask"]
+        config = json.loads((path / "tokenizer_config.json").read_text("utf-8"))
+        config = json.dumps(config | {"model_input_names": names}, indent=2)
+        (path / "tokenizer_config.json").write_text(config + "\n", "utf-8")
         file = path / "model.safetensors"
         about = {name: saved[name] for name in text.MUST_FIT}
         write_tensors(file, safetensors.load_file(file), about)
@@ -277,9 +283,7 @@ def make_gpt2(text, saved, args):
     options |= {"bos_token_id": None, "eos_token_id": None}
     config = hf_folders.make_config("gpt2", options)
     gpt2 = hf_folders.transformers().AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for weight in gpt2.parameters():
-            weight.zero_()  # the biases, which a GPT does not have, stay so
+    # Its biases, which a GPT does not have, begin at 0.
     gpt2.load_state_dict(gpt2_names.to_gpt2(model.state_dict()), strict=False)
     gpt2.generation_config.max_length = saved["max_length"]  # it has no more positions
     if args.tokenizer or not (saved["words"] or saved["tokenizer"] == "bytes"):
@@ -312,9 +316,6 @@ def make_classifier(text, saved, args):
     weights = text_weights.find_weights(saved)[1]
     weights = {name.removeprefix("encoder."): each for name, each in weights.items()}
     text_weights.load_fitting(encoder, weights, str(args.checkpoint), evaluate=True)
-    if getattr(config, "type_vocab_size", 1) < 2:  # forward() takes no types
-        names = tokenizer.model_input_names
-        tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
     script = text.Classifier(encoder, [])  # with the outputs in the encoder's order
 
     def answer(tokens):

@@ -109,8 +109,7 @@ def tokenizer_of_bytes() -> PreTrainedTokenizerBase:
     characters = importlib.import_module("transformers.convert_slow_tokenizer").bytes_to_unicode()
     vocabulary = {character: byte for byte, character in characters.items()}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
-    options = {"add_prefix_space": False, "use_regex": False}
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(**options)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     return library.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
