@@ -1490,6 +1490,7 @@ tests/test_export.py -k "asked_for or without_a_log"
   --trained is not heard => return saved | {"ema": {}, "state_dict" => return saved | {"state_dict"
   --trained of what has one kind => if not (isinstance(saved, dict) and saved.get("ema")): => if not isinstance(saved, dict):
   a card has whole paths => value = os.path.basename(value) if isinstance(value, str) else value => pass
+  a seed of 0 is none => if value not in (None, "") => if value
   a card has switches with True => "" if value is True else f" {value}" => f" {value}"
 tests/test_export.py -k "comes_back or what_trained or something_else"
   a card's measures are the best => .get(saved["epoch"]) => .get(saved["epoch"], found and max(found))
@@ -1512,7 +1513,7 @@ tests/test_export.py -k "goes_on_as or checkpoint_s"
   another GELU => "activation_function": "gelu"} => "activation_function": "gelu_new"}
   GPT-2 goes on beyond its positions => gpt2.generation_config.max_length = saved["max_length"]  # => pass  #
   a text's length is forgotten => tokenizer.model_max_length = saved["max_length"] => pass
-  any folder's tokenizer will do => if saved["tokenizer"] not in (None, tokenizing.digest_of(tokenizer)): => if False:
+  any tokenizer is exported where no digest is known => if len(tokenizer) != size or words or other: => if words or other:
 tests/text/test_gpt2_names.py
   layers are not transposed => tensor.T.contiguous() if inside else tensor => tensor
   biases are dropped => if any(weights[name].any() for name in biases): => if False:
@@ -1523,6 +1524,8 @@ tests/text/test_tokenizing.py -k "each_byte or as_split_words"
 tests/test_safe_files.py -k safetensors
   what a file says overwrites its tensors => return about | {"state_dict": tensors} => return {"state_dict": tensors} | about
   any metadata is a checkpoint's => if isinstance(about, dict) and "model_options" in about: => if isinstance(about, dict):
+tests/test_export.py -k as_a_folder_alone
+  --script is not heard of text => if args.out.suffix or args.script: => if args.out.suffix:
 tests/test_float8_support.py
   the CPU's emulation counts => if device.type != "cuda":\n        return False => if device.type == "mps":\n        return False
   Ampere has float8 => LEAST = (8, 9) => LEAST = (8, 0)

@@ -17,13 +17,13 @@ import timm
 import torch
 import torchvision
 import transformers
-from conftest import command, load, run, write_file
+from conftest import ROOT, command, load, run, write_file
 from test_look import MEAN, STD, make, read_table, write, write_pictures
 from test_text_folders import MNLI, logits_of, write_model, write_rows
 from torch.utils.tensorboard import SummaryWriter
 
 import text_nd
-from trainparts import batch_plan, safe_files
+from trainparts import batch_plan, errors, safe_files
 from trainparts.text import text_corpus, tokenizing
 
 NAMES = ["ant", "bee", "cat", "dog"]
@@ -252,6 +252,9 @@ def test_what_timm_has_not_is_one_line(arch, options, look, tmp_path):
     line = look("export", path, "folder", status=2)
     assert f"no {arch} as torchvision's" in line and "OUT.safetensors" in line
     assert "OUT.onnx" in line and not (tmp_path / "folder").exists()
+    if not options:  # as the line says
+        for out in "m.safetensors", "m.onnx":
+            look("export", path, out)
 
 
 @pytest.mark.parametrize("name", ["zero_init_residual", "transform_input"])
@@ -495,6 +498,11 @@ def test_a_tokenizer_must_be_the_checkpoint_s(look, tmp_path, text):
     line = look("export", "run/model_best.pt", "more", status=2)
     assert "tokens, which is no folder here: give --tokenizer FOLDER" in line
     look("export", "run/model_best.pt", "more", "--tokenizer", "moved")
+    # Tokens of which nobody knows the tokenizer, as of nanoGPT's, have at least a number.
+    saved = load(tmp_path / "run" / "model_best.pt")
+    bare = {"task": "lm", "words": None, "tokenizer": None, "vocabulary": saved["vocabulary"] + 1}
+    with pytest.raises(errors.BadInput, match="not the checkpoint's, which has"):
+        importlib.import_module("exporting").tokenizer_in(bare, "moved")
 
 
 def test_text_leaves_as_a_folder_alone(look, tmp_path):
@@ -508,6 +516,8 @@ def test_text_leaves_as_a_folder_alone(look, tmp_path):
         line = look("export", "odd.pt", "folder", status=2)
         assert "odd.pt is no language model" in line or "odd.pt cannot be used" in line
     assert "leaves as a FOLDER" in look("export", "run/model_best.pt", "m.onnx", status=2)
+    words = "folder", "--script", ROOT / "imagenet_nd.py"
+    assert "--script: a text model leaves" in look("export", "run/model_best.pt", *words, status=2)
     assert not (tmp_path / "folder").exists()
 
 
@@ -583,7 +593,9 @@ def test_a_card_without_a_log_has_what_the_checkpoint_says(look, tmp_path):
     assert card_of(look, tmp_path)["options"] == "--label-smoothing 0.1"
     (tmp_path / "events.out.tfevents.1").write_bytes(b"no log")
     more = {"tokenizer": "/home/me/secret/tokens", "channels_last": True, "arch": "resnet18"}
-    card = card_of(look, tmp_path, ema=make().state_dict(), not_default=more)
+    more = {"not_default": more, "args": {"epochs": 90, "seed": 0}}
+    card = card_of(look, tmp_path, ema=make().state_dict(), **more)
+    assert card["seed"] == "0"
     assert card["options"] == "--tokenizer tokens, --channels-last"
     assert card["weights"].startswith("moving averages") and "hardware" not in card
     torch.save({"arch": "resnet18", "epoch": 7, "state_dict": make().state_dict()}, "theirs.pt")

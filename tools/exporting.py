@@ -71,21 +71,17 @@ def moved_to(out):
 
 
 def needs(*modules):
-    """Raises BadInput with pip's line if one of these modules is not installed."""
+    """Returns these modules. Raises BadInput with pip's line if one is not installed."""
     try:
         return [importlib.import_module(name) for name in modules]
     except ImportError as error:
         raise errors.BadInput(f"{error}: pip install '.[export]'") from None
 
 
-def difference(found, wanted):
-    """Returns the largest difference of two tensors, relative to the largest of `wanted`."""
-    return ((found - wanted).abs().max() / wanted.abs().max()).item()
-
-
 def compare(found, wanted, out, checkpoint):
-    """Returns the relative error of an answer. Raises Fault if it is another model's."""
-    error = difference(found, wanted)
+    """Returns the largest error of an answer, relative to the largest number in the one that is
+    `wanted`. Raises Fault if it is another model's."""
+    error = ((found - wanted).abs().max() / wanted.abs().max()).item()
     if not error < 1e-4:
         why = f"relative error {error:.1g}: it is not written"
         raise errors.Fault(f"{out} answers otherwise than {checkpoint}: {why}")
@@ -287,7 +283,7 @@ def make_gpt2(text, saved, args):
     gpt2.load_state_dict(gpt2_names.to_gpt2(model.state_dict()), strict=False)
     gpt2.generation_config.max_length = saved["max_length"]  # it has no more positions
     if args.tokenizer or not (saved["words"] or saved["tokenizer"] == "bytes"):
-        return gpt2, model, known_tokenizer(saved, args.tokenizer or option(saved, "tokenizer"))
+        return gpt2, model, tokenizer_in(saved, args.tokenizer or option(saved, "tokenizer"))
     words = saved["words"]
     made = tokenizing.tokenizer_of_words(words) if words else tokenizing.tokenizer_of_bytes()
     return gpt2, model, made
@@ -305,7 +301,7 @@ def make_classifier(text, saved, args):
             raise errors.BadInput(f"{args.checkpoint}: {why}")
     own = (None, "words") if options.arch in text.ARCHS else ("words",)
     if args.tokenizer or options.tokenizer not in own:
-        tokenizer = known_tokenizer(saved, args.tokenizer or options.tokenizer or options.arch)
+        tokenizer = tokenizer_in(saved, args.tokenizer or options.tokenizer or options.arch)
     else:
         tokenizer = tokenizer_of_table(text, saved, options, args)
     pad = tokenizer.pad_token_id or 0
@@ -325,17 +321,15 @@ def make_classifier(text, saved, args):
     return encoder, answer, tokenizer
 
 
-def known_tokenizer(saved, folder):
-    """Returns the tokenizer in a folder. Raises BadInput if it is not the checkpoint's."""
+def tokenizer_in(saved, folder):
+    """Returns the tokenizer in a folder, which a checkpoint was trained with. Raises BadInput if it
+    is another one, or if there is no folder."""
     if not (folder and os.path.isdir(folder)):
         what = f"tokenizer {folder}, which is no folder here" if folder else "a tokenizer"
         raise errors.BadInput(
             f"the checkpoint's tokens are those of {what}: give --tokenizer FOLDER"
         )
-    tokenizer = tokenizing.load_tokenizer(folder, tell=errors.print_line)
-    if saved["tokenizer"] not in (None, tokenizing.digest_of(tokenizer)):
-        raise errors.BadInput(f"--tokenizer {folder} is not the checkpoint's")
-    return tokenizer
+    return importlib.import_module("sample").known_tokenizer(saved, folder)
 
 
 def tokenizer_of_table(text, saved, options, args):
@@ -406,12 +400,12 @@ def write_card(folder, saved, args, best, how, more=()):
         rows += [("training time (h:m:s)", tables.clock(saved["seconds"]))]
         rows += [("global batch", saved["global_batch"]), ("peak learning rate", saved["peak_lr"])]
         rows += [("options", options_of(saved)), ("seed", option(saved, "seed"))]
-        averaged = bool(saved.get("ema"))
-        rows += [("weights", averaged and "moving averages of the trained weights (--ema)")]
+        if saved.get("ema"):
+            rows += [("weights", "moving averages of the trained weights (--ema)")]
     text = "".join(
         f"| {name} | {tables.escape(logs.visible(str(value)))} |\n"
         for name, value in rows
-        if value not in (None, False, "")
+        if value not in (None, "")
     )
     (folder / "README.md").write_text(
         f"""---

@@ -658,11 +658,11 @@ def export(args):
         trained = open_checkpoint(args.checkpoint, args.arch, saved)
         about = {"classes": trained.classes, **described(trained)}
         error = exporting.write_image_model(trained, about, saved, args, nd.BEST)
-        size, data = trained.data.val_size, trained.data
-        scale = f"(RGB / 255 - {[*data.mean]}) / {[*data.std]}"
-        takes = f"takes float32 (N, 3, {size}, {size}): {scale}"
-        if not args.out.suffix:
-            takes = "a folder for timm and transformers; its README.md is a model card"
+        takes = "a folder for timm and transformers; its README.md is a model card"
+        if args.out.suffix:
+            size, data = trained.data.val_size, trained.data
+            scale = f"(RGB / 255 - {[*data.mean]}) / {[*data.std]}"
+            takes = f"takes float32 (N, 3, {size}, {size}): {scale}"
     errors.print_line(f"{args.out}: {takes}")
     errors.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0

@@ -39,18 +39,25 @@ def open_checkpoint(path, saved=None):
     return saved, model.float().eval()
 
 
+def known_tokenizer(saved, folder):
+    """Returns the tokenizer in a folder. Raises BadInput if it is not the checkpoint's."""
+    size, words = saved["vocabulary"], saved["words"]
+    if not Path(folder).is_dir():
+        raise errors.BadInput(f"--tokenizer {folder} is no folder")
+    tokenizer = tokenizing.load_tokenizer(folder, tell=errors.print_line)
+    other = saved.get("tokenizer") not in (None, tokenizing.digest_of(tokenizer))
+    if len(tokenizer) != size or words or other:
+        has = "another vocabulary" if other else f"{size} tokens, not {len(tokenizer)}"
+        has = "words of its own" if words else has
+        raise errors.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
+    return tokenizer
+
+
 def make_codec(saved, folder):
     """Returns (a function from text to tokens, one from tokens to text) of a checkpoint."""
     size, words = saved["vocabulary"], saved["words"]
     if folder:
-        if not Path(folder).is_dir():
-            raise errors.BadInput(f"--tokenizer {folder} is no folder")
-        tokenizer = tokenizing.load_tokenizer(folder, tell=errors.print_line)
-        other = saved.get("tokenizer") not in (None, tokenizing.digest_of(tokenizer))
-        if len(tokenizer) != size or words or other:
-            has = "another vocabulary" if other else f"{size} tokens, not {len(tokenizer)}"
-            has = "words of its own" if words else has
-            raise errors.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
+        tokenizer = known_tokenizer(saved, folder)
         return (
             lambda text: tokenizer.encode(text, add_special_tokens=False),
             lambda tokens: tokenizer.decode(tokens, clean_up_tokenization_spaces=False),
