@@ -25,16 +25,19 @@ import numpy as np
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
-PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
+PRELOADED = ["absent", "torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
 PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
 PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
 PRELOADED += ["matplotlib.figure", "torchmetrics.classification"]  # as tools/look.py
-PRELOADED += ["compiled", "checksums"]
+PRELOADED += ["torch._inductor.codegen.triton"]  # as torchao
+PRELOADED += ["horovod.torch"]  # where it is installed
+PRELOADED += ["checksums", "compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 # Of this project.
-PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make|plain|own)_|tools/|benchmarks/)\w+\.py$")
+PROGRAM = r"(imagenet|text|tags|make|plain|own)_\w+|(tools|benchmarks|ghost)/\w+|horovodrun"
+PROGRAM = re.compile(rf"(^|/)({PROGRAM})\.py$")
 # The package that programs import: each process imports it anew, from the folder of its script.
 PACKAGE = re.compile(r"trainparts(\.|$)")  # as a module's name
 
@@ -53,11 +56,11 @@ def keep_server():
 
 
 def can_run(words):
-    """Returns whether a command is one of python SCRIPT ..., python -c CODE, torchrun ... and
+    """Returns whether a command is one of python SCRIPT ..., python -c CODE ..., torchrun ... and
     python -m torch.distributed.launch ..., SCRIPT being one of this project's programs."""
     start = after_u(words)
     script = start and PROGRAM.search(start[0])
-    code = start[:1] == ["-c"] and len(start) == 2
+    code = start[:1] == ["-c"]
     launcher = start[:2] == ["-m", "torch.distributed.launch"]
     return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or code or launcher)
 
@@ -182,10 +185,10 @@ def python_path():
 
 def be_python(words):
     """Does what Python does with a command, python FILE ..., python -m MODULE ... or
-    python -c CODE."""
+    python -c CODE ...."""
     sys.orig_argv, start = words, after_u(words)
     module = start[0] == "-m"
-    sys.argv = ["-c"] if start[0] == "-c" else start[module:]
+    sys.argv = ["-c", *start[2:]] if start[0] == "-c" else start[module:]
     folder = os.getcwd() if start[0] in ("-m", "-c") else str(Path(start[0]).resolve().parent)
     installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
     sys.path = [folder, *python_path(), *installed]

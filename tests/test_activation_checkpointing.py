@@ -167,13 +167,13 @@ def test_a_row_that_is_replicated_computes_with_its_own_weights():
 IMAGES = "--image-size 32 -b 4 --epochs 1 --steps-per-epoch 3 --ema 0.9 -j 0 -a"
 TEXT = "--max-length 32 -b 4 --epochs 1 --steps-per-epoch 3 --ema 0.9 --dropout 0.1"
 RUNS = {
-    "imagenet_nd.py": f"{IMAGES} resnet18 --accumulation 2",
+    "imagenet_nd.py": f"{IMAGES} timm/test_resnet --accumulation 2",
     "imagenet_ddp.py": f"{IMAGES} vit_b_16 --accumulation 2 --amp float16",
     "imagenet_ddp_apex.py": f"{IMAGES} vit_b_16 --opt-level O2",
-    "imagenet_pipeline.py": f"{IMAGES} resnet18 --microbatches 2",
-    "imagenet_fsdp.py": f"{IMAGES} resnet18",
+    "imagenet_pipeline.py": f"{IMAGES} timm/test_resnet --microbatches 2",
+    "imagenet_fsdp.py": f"{IMAGES} timm/test_resnet",
     "imagenet_exchange.py": f"{IMAGES} vit_b_16 --accumulation 2",
-    "imagenet_dp.py": f"{IMAGES} resnet18",
+    "imagenet_dp.py": f"{IMAGES} timm/test_resnet",
     "imagenet_horovod.py": f"{IMAGES} vit_b_16",
     "text_nd.py": f"{TEXT} --amp bfloat16",
     "text_ddp.py": f"{TEXT} --accumulation 2",
@@ -196,11 +196,11 @@ QUICK = {"imagenet_nd.py", "text_fsdp.py", "imagenet_pipeline.py"}
         for script in RUNS
     ],
 )
-def test_a_script_trains_the_same_to_the_bit(script, demo, tmp_path):
+def test_a_script_trains_the_same_to_the_bit(script, demo, text, tmp_path):
     """Of one device also a run that is interrupted, and resumed without it."""
     ranks = 1 if script.endswith(("_nd.py", "_dp.py")) else 2
     words = [*conftest.command(script, ranks), "--no-accel", *RUNS[script].split()]
-    words += [demo] * script.startswith("imagenet")
+    words.append(demo if script.startswith("imagenet") else text)
     for folder, more in ("plain", []), ("other", ["--checkpoint-activations"]):
         conftest.run([*words, "--output-dir", folder, *more], tmp_path)
     assert scalars(tmp_path / "plain", "Loss/step") == scalars(tmp_path / "other", "Loss/step")

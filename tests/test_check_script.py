@@ -47,11 +47,13 @@ def check(monkeypatch, tmp_path, capsys):
     return call
 
 
-def fork(folder, name, old, new):
-    """Writes a script with this edit into a folder; returns its path."""
+def fork(folder, name, edits):
+    """Writes a script with these edits, {old: new}, into a folder; returns its path."""
     text = (ROOT / name).read_text()
-    assert text.count(old) == 1, old
-    return copy_script("imagenet_mine.py", folder, text.replace(old, new))
+    for old, new in edits.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return copy_script("imagenet_mine.py", folder, text)
 
 
 QUICK = ("imagenet_ddp.py",)
@@ -74,27 +76,28 @@ def test_the_scripts_keep_all_of_them(name, check):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "broken"),
+    ("name", "edits", "broken"),
     [
         pytest.param(
             "imagenet_nd.py",
-            SCALED,
-            SCALED.replace("loss", "2 * loss"),  # on one rank and on two
+            {SCALED: SCALED.replace("loss", "2 * loss")},  # on one rank and on two
             {"losses": "step 2 has a loss of "},
             id="twice the loss",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "imagenet_nd.py",
-            PAIRS,
-            PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
-            {"resuming": "killed after "},
-            id="no momentum",
+            {
+                PAIRS: PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
+                VALIDATED: VALIDATED.replace("range(", "sorted(n // 2 * 2 for n in range(") + ")",
+            },
+            # Though the script counts as many images as there are.
+            {"validation": "top-1 ", "resuming": "killed after "},
+            id="no momentum, and some images twice",
         ),
         pytest.param(
             "imagenet_nd.py",
-            DRAWN,
-            "rng = random.Random()",
+            {DRAWN: "rng = random.Random()"},
             {
                 "losses": "step 1 has a loss of ",
                 "data of a step": "step 1 has a loss of ",
@@ -105,8 +108,7 @@ def test_the_scripts_keep_all_of_them(name, check):
         ),
         pytest.param(
             "imagenet_ddp.py",
-            SLICES,
-            SLICES.replace("data_rank=rank", "data_rank=0"),
+            {SLICES: SLICES.replace("data_rank=rank", "data_rank=0")},
             {
                 "losses": "it ended with status 1: ",  # which counts what it validates
                 "data of a step": "it ended with status 1: ",
@@ -118,32 +120,24 @@ def test_the_scripts_keep_all_of_them(name, check):
         ),
         pytest.param(
             "imagenet_nd.py",
-            COUNTED,
-            COUNTED.replace("math.ceil", "math.floor"),  # the last, incomplete batch is dropped
+            {COUNTED: COUNTED.replace("math.ceil", "math.floor")},  # without the last, ragged batch
             {"validation": "top-1 "},
             id="last batch dropped",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "imagenet_nd.py",
-            VALIDATED,
-            VALIDATED.replace("range(", "sorted(n // 2 * 2 for n in range(") + ")",
-            {"validation": "top-1 "},  # though the script counts as many as there are
-            id="some twice",
-        ),
-        pytest.param(
-            "imagenet_nd.py",
-            ORDER,
-            ORDER.replace("epoch)", "epoch - first_epoch)"),  # a resumed run begins with the first
+            # A resumed run begins with the first order.
+            {ORDER: ORDER.replace("epoch)", "epoch - first_epoch)")},
             {"resuming": "killed after 1 epochs and "},
             id="epoch forgotten",
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_path):
-    script = fork(tmp_path, name, old, new)
-    if old == COUNTED:  # the script would say so itself
+def test_a_fork_that_breaks_one_is_told_so(name, edits, broken, check, tmp_path):
+    script = fork(tmp_path, name, edits)
+    if COUNTED in edits:  # the script would say so itself
         text = script.read_text()
         assert text.count(GUARD) == 1
         script.write_text(text.replace(GUARD, f"errors.print_line({GUARD.partition('(')[2]}"))
@@ -155,7 +149,7 @@ def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_pa
 
 @pytest.mark.slow
 def test_a_loss_of_its_own_is_compared_with_itself_alone(check, tmp_path):
-    script = fork(tmp_path, "imagenet_nd.py", SCALED, SCALED.replace("loss", "2 * loss"))
+    script = fork(tmp_path, "imagenet_nd.py", {SCALED: SCALED.replace("loss", "2 * loss")})
     status, found = check(script, "--own")
     assert status == 0 and not any(found.values()), found
 

@@ -106,6 +106,8 @@ def test_a_name_can_neither_break_the_line_nor_send_commands(report):
     escaped = r"\n\x1b[31m\x9b0.png is bad\r\x00\x7f\t"
     assert status == 2 and told == f"\N{SNOWMAN}{escaped}"
     assert line == f"train.py: error: \N{SNOWMAN}{escaped}\n"
+    _, line, *_ = report(RuntimeError("Timed out\x1b[2J"), "0")  # what a library says
+    assert line.endswith(" (Timed out\\x1b[2J)\n")
 
 
 def test_a_name_that_is_no_text_is_printed(tmp_path):

@@ -4,8 +4,8 @@ package. They are killed, resumed, and given what goes wrong with data, disks an
 import io
 import re
 import signal
-import subprocess
 import sys
+import time
 
 import numpy as np
 import PIL.Image
@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from conftest import BIN, ROOT, copy_script, environment, free_port, run, start_ranks
+from conftest import BIN, ROOT, copy_script, free_port, run, start, start_ranks
 
 from trainparts.images import decoding
 from trainparts.runs import checkpointing
@@ -117,18 +117,13 @@ def test_a_plain_loop_is_killed_and_resumed_to_the_bit(signum, step, whole, demo
 
 
 def test_a_second_process_is_refused(demo, tmp_path):
-    """While the first one lives, which waits for a line."""
-    begun = program(tmp_path, PLAIN, at_step(1, "print('begun', flush=True); input()"))
-    words = [sys.executable, begun, demo / "train", "run"]
-    first = subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-    )
-    assert first.stdout.readline() == "begun\n"
+    """While the first one lives, which waits for a file."""
+    wait = "import pathlib, time; pathlib.Path('begun').touch(); "
+    wait += "[time.sleep(0.02) for _ in iter(pathlib.Path('go').exists, True)]"
+    begun = program(tmp_path, PLAIN, at_step(1, wait))
+    first = start([sys.executable, begun, demo / "train", "run"], tmp_path)
+    while not (tmp_path / "begun").exists() and first.poll() is None:
+        time.sleep(0.02)
     wait = "import time, trainparts.runs.run_folder\ntime.monotonic = lambda: 1e9 * time.time()\n"
     second = program(
         tmp_path / "second", PLAIN, ("import functools\n", f"import functools\n{wait}")
@@ -136,7 +131,8 @@ def test_a_second_process_is_refused(demo, tmp_path):
     printed = run([sys.executable, second, demo / "train", tmp_path / "run"], tmp_path, status=1)
     line = f"trainparts.errors.Fault: {tmp_path}/run: another run is writing there"
     assert printed.splitlines()[-1] == line
-    assert first.communicate("\n")[0].endswith("\n") and first.returncode == 0
+    (tmp_path / "go").touch()
+    assert first.communicate()[0].endswith("\n") and first.returncode == 0
 
 
 def test_own_images_train_on_two_ranks_as_on_one_and_resume(rows, tmp_path):

@@ -190,7 +190,8 @@ KINDS = "m.pt2", "m.onnx", "m.safetensors", "folder"
 
 @pytest.mark.parametrize("out", KINDS)
 def test_nothing_is_overwritten(out, look, tmp_path, monkeypatch):
-    path = write(tmp_path / "m.pt", make())
+    arch = "resnet18" if out == "folder" else "squeezenet1_1"
+    path = write(tmp_path / "m.pt", make(arch), arch)
     for make_it in (
         lambda: write_file(tmp_path / out, b"mine"),
         lambda: (tmp_path / out).mkdir(),
@@ -206,22 +207,25 @@ def test_nothing_is_overwritten(out, look, tmp_path, monkeypatch):
         else:
             assert kept.is_symlink() or kept.read_bytes() == b"mine"
             kept.unlink()
-    # One that is there only when all is written stays, too.
+    # Of a model that answers otherwise nothing is left.
     tool = importlib.import_module("exporting")
     compare = tool.compare
-
-    def late(*words):
-        write_file(tmp_path / out, b"mine")
-        return compare(*words)
-
-    monkeypatch.setattr(tool, "compare", late)
-    assert f"{out} is there already" in look("export", path, out, status=2)
-    assert (tmp_path / out).read_bytes() == b"mine"
-    (tmp_path / out).unlink()
-    # Of a model that answers otherwise nothing is left.
     monkeypatch.setattr(tool, "compare", lambda found, *more: compare(found + 1, *more))
     assert f"{out} answers otherwise than {path}" in look("export", path, out, status=1)
     assert [each.name for each in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_what_is_there_only_when_all_is_written_stays(look, tmp_path, monkeypatch):
+    path, tool = write(tmp_path / "m.pt", make()), importlib.import_module("exporting")
+    compare = tool.compare
+
+    def late(*words):
+        write_file(tmp_path / "m.safetensors", b"mine")
+        return compare(*words)
+
+    monkeypatch.setattr(tool, "compare", late)
+    assert "m.safetensors is there already" in look("export", path, "m.safetensors", status=2)
+    assert (tmp_path / "m.safetensors").read_bytes() == b"mine"
 
 
 def test_what_a_library_raises_is_one_line(look, tmp_path, monkeypatch):
@@ -241,7 +245,7 @@ def test_what_a_library_raises_is_one_line(look, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arch", "options"), [("convnext_tiny", {}), ("inception_v3", {"transform_input": True})]
+    ("arch", "options"), [("squeezenet1_1", {}), ("inception_v3", {"transform_input": True})]
 )
 def test_what_timm_has_not_is_one_line(arch, options, look, tmp_path):
     options = {"aux_logits": False, "init_weights": False} | options if options else {}
@@ -280,11 +284,14 @@ def test_a_library_that_is_missing_is_one_line(look, tmp_path, monkeypatch):
 
 def test_averages_are_exported_unless_trained_weights_are_asked_for(look, ten, tmp_path):
     """Of both files of a run: in model_best.pt the averages are state_dict, too."""
-    average, raw = make(seed=1), make(seed=2)
-    both = {"ema": average.state_dict()}
+    arch = "squeezenet1_1"
+    average, raw = make(arch, seed=1), make(arch, seed=2)
+    both = {"arch": arch, "ema": average.state_dict()}
     write(tmp_path / "checkpoint.pt", raw, **both)
     write(tmp_path / "model_best.pt", average, **both, trained=raw.state_dict())
-    wanted = [predicted(look, write(tmp_path / "m.pt", each), ten)[1] for each in (average, raw)]
+    wanted = [
+        predicted(look, write(tmp_path / "m.pt", each, arch), ten)[1] for each in (average, raw)
+    ]
     for name in "checkpoint", "model_best":
         for number, words in enumerate(([], ["--trained"])):
             out = f"{name}{number}.safetensors"
@@ -295,9 +302,9 @@ def test_averages_are_exported_unless_trained_weights_are_asked_for(look, ten, t
 
 
 WAYS = {
-    "nd": ("imagenet_nd.py", 1, ["-b", "16"]),
-    "pipeline": ("imagenet_pipeline.py", 2, ["-b", "8", "--microbatches", "2"]),
-    "fsdp": ("imagenet_fsdp.py", 2, ["-b", "8"]),
+    "nd": ("imagenet_nd.py", 1, "resnet18", ["-b", "16"]),
+    "pipeline": ("imagenet_pipeline.py", 2, "timm/test_resnet", "-b 8 --microbatches 2".split()),
+    "fsdp": ("imagenet_fsdp.py", 2, "timm/test_resnet", ["-b", "8"]),
 }
 
 
@@ -305,12 +312,12 @@ WAYS = {
 def test_a_run_leaves_and_comes_back(way, look, demo, tmp_path):
     """Whatever strategy trained it, under --ema: its validation is that of the exported weights,
     by --weights and by timm."""
-    script, ranks, words = WAYS[way]
-    options = "-a resnet18 --image-size 32 --no-accel -j 0 --epochs 1 --steps-per-epoch 2 --ema 0.5"
+    script, ranks, arch, words = WAYS[way]
+    options = f"-a {arch} --image-size 32 --no-accel -j 0 --epochs 1 --steps-per-epoch 2 --ema 0.5"
     words = [*command(script, ranks), *options.split(), *words, "--output-dir", "run"]
     run([*words, demo], tmp_path)
     look("export", "run/model_best.pt", "folder")
-    again = "-a resnet18 --no-accel -j 0 -e --weights".split()
+    again = f"-a {arch} --no-accel -j 0 -e --weights".split()
     output = run([*command("imagenet_nd.py"), *again, "folder/model.safetensors", demo], tmp_path)
     saved = load(tmp_path / "run" / "model_best.pt")
     (line,) = re.findall(r"^top-1.*|^.*top-1 [\d.]+ %.*$", output, re.MULTILINE)[-1:]

@@ -73,10 +73,10 @@ def test_a_vit_trains_as_in_a_plain_loop(case, folder, tmp_path):  # noqa: F811
         assert saved[which].keys() == getattr(expected, which).keys()
         for name, tensor in getattr(expected, which).items():
             torch.testing.assert_close(saved[which][name], tensor, rtol=1e-5, atol=1e-7)
-    plain_loop = test_reference.train(
-        folder, functools.partial(test_reference.build, options), ranks, **options
-    )
-    assert plain_loop.steps != expected.steps, "float8 is felt"
+    if case == "rowwise":  # the shortest
+        build = functools.partial(test_reference.build, options)
+        plain_loop = test_reference.train(folder, build, ranks, **options)
+        assert plain_loop.steps != expected.steps, "float8 is felt"
 
 
 def same(logged, expected):

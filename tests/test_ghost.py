@@ -3,11 +3,14 @@
 import functools
 import importlib.util
 import json
-import subprocess
+import os
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest import mock
 
+import forked
 import pytest
 from conftest import ROOT, command, environment, free_port, run, scalars, the_run, write_images
 
@@ -40,27 +43,34 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("images"), train=12, val=3)
 
 
+@pytest.fixture(scope="session")
+def server(library):
+    """As forked.py's, with the ghost GPU in place: what starts programs as its forks."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(forked.PRELOADED[:4] + forked.PRELOADED[-2:])
+    with mock.patch.dict(os.environ, environment(LD_PRELOAD=str(library)), clear=True):
+        server.ensure_running()
+    return server
+
+
 @pytest.fixture
-def start(library, tmp_path):
+def start(server, tmp_path):
     """start(words, ranks, gpus): runs a program of tests/ghost/ on ghost GPUs, as so many ranks,
     with a launcher's variables but without it. {rank} in a word becomes the rank."""
 
+    connect = server.connect_to_new_process
+
     def start(words, ranks, gpus, **env):
-        env |= {"LD_PRELOAD": str(library), "GHOST_GPUS": str(gpus)}
+        env["GHOST_GPUS"] = str(gpus)
         outputs, started = [tmp_path / f"{rank}.txt" for rank in range(ranks)], []
         try:
             for rank, output in enumerate(outputs):
-                mine = {name: value.format(rank=rank) for name, value in env.items()}
-                started.append(
-                    subprocess.Popen(
-                        [sys.executable, *(str(word).format(rank=rank) for word in words)],
-                        cwd=tmp_path,
-                        env=environment(**mine),
-                        stdin=subprocess.DEVNULL,
-                        stdout=open(output, "w"),
-                        stderr=subprocess.STDOUT,
-                    )
+                mine = [sys.executable, *(str(word).format(rank=rank) for word in words)]
+                where = environment(
+                    **{name: value.format(rank=rank) for name, value in env.items()}
                 )
+                with mock.patch.object(forkserver, "connect_to_new_process", connect):
+                    started.append(forked.Script(mine, tmp_path, where, file=output))
             status, until = [None], time.monotonic() + 300
             while None in status and not any(status) and time.monotonic() < until:
                 time.sleep(0.1)

@@ -155,16 +155,16 @@ def comparer(tmp_path):
     found.close()
 
 
-def differences(comparer, script, *interrupted):
+def differences(comparer, case, *interrupted):
     """Returns how a script and its one file, each alone, differ in what they train, print and save;
     or runs that one began and the other resumed, from one that was not interrupted."""
-    script, whole = f"{script}.py", comparer.trees[1].root
+    script, whole = f"{equal.script_of(case)}.py", comparer.trees[1].root
     comparer.trees[0].root.mkdir(exist_ok=True)
     whole.mkdir(exist_ok=True)
     (whole / script).write_text(write(copy_script(script, comparer.trees[0].root)))
     assert [path.name for path in whole.iterdir()] == [script]
     compare = comparer.resumed if interrupted else comparer.case
-    kinds, size = compare(script.removesuffix(".py"), *interrupted)
+    kinds, size = compare(case, *interrupted)
     assert ("12 steps" in size) and "tensors" in size
     return [each for kind in kinds for each in kind]
 
@@ -173,9 +173,9 @@ def test_the_cards_command_trains_the_same(comparer):
     """On two ranks, by torch.distributed.launch, where importing trainparts raises. A run that one
     of the two began is resumed by the other."""
     equal.write_data(comparer.folder / "data")
-    found = differences(comparer, "imagenet_ddp_apex")
+    found = differences(comparer, "imagenet_ddp_apex O2")
     assert found == []
-    assert differences(comparer, "imagenet_ddp_apex", "SIGKILL", 6) == []
+    assert differences(comparer, "imagenet_ddp_apex O2", "SIGKILL", 6) == []
 
 
 def test_what_is_compared_differs_where_a_fault_is_planted(comparer):

@@ -21,7 +21,7 @@ import pytest
 import torch
 import torchvision
 from conftest import HOROVOD, ROOT, complaint, needs_bfloat16, popen, run, write_images
-from test_ghost import GHOST, library, start  # noqa: F401
+from test_ghost import GHOST, library, server, start  # noqa: F401
 from test_ghost import pytestmark as needs_ghost
 from test_results import about, write_run
 from torch._subclasses import FakeTensorMode
@@ -352,7 +352,7 @@ def test_a_damaged_file_is_named(call, data, tmp_path):
 
 
 @needs_ghost
-def test_measurements_on_a_ghost_gpu(start, library, tmp_path):  # noqa: F811
+def test_measurements_on_a_ghost_gpu(start, tmp_path):  # noqa: F811
     """The CUDA branches of gpu.py and gpu_loading.py."""
     write_images(tmp_path / "images", train=16, val=1)
     start([GHOST / "bench.py", "report", tmp_path / "images"], ranks=1, gpus=1)

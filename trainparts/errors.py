@@ -100,10 +100,9 @@ def report_error(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        # A file's name may have control characters. Escaped, they cannot break the line, or send
-        # commands to a terminal.
-        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
-        line = f"{Path(sys.argv[0]).name}: error: {line}"
+        # What a library says may have control characters, as in a file's name, which would break
+        # the line, or send commands to a terminal.
+        line = f"{Path(sys.argv[0]).name}: error: {printable(line)}"
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
