@@ -80,20 +80,18 @@ def test_the_scripts_keep_all_of_them(name, check):
     [
         pytest.param(
             "imagenet_nd.py",
-            {SCALED: SCALED.replace("loss", "2 * loss")},  # on one rank and on two
-            {"losses": "step 2 has a loss of "},
-            id="twice the loss",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "imagenet_nd.py",
             {
+                SCALED: SCALED.replace("loss", "2 * loss"),  # on one rank and on two
                 PAIRS: PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
                 VALIDATED: VALIDATED.replace("range(", "sorted(n // 2 * 2 for n in range(") + ")",
             },
             # Though the script counts as many images as there are.
-            {"validation": "top-1 ", "resuming": "killed after "},
-            id="no momentum, and some images twice",
+            {
+                "losses": "step 2 has a loss of ",
+                "validation": "top-1 ",
+                "resuming": "killed after ",
+            },
+            id="twice the loss, no momentum, and some images twice",
         ),
         pytest.param(
             "imagenet_nd.py",

@@ -314,7 +314,10 @@ def test_wheels_are_unpacked_for_the_stages(call, data, tmp_path):
     [
         ("--data absent --out out", "absent is no folder: the top of one_gpu.py says"),
         ("--data . --out file/out", "file"),
-        ("--data . --out out", "PyTorch finds no CUDA GPU here; --rehearse tries all on the CPU"),
+        (
+            "--data . --out out --only accuracy",
+            "PyTorch finds no CUDA GPU here; --rehearse tries all on the CPU",
+        ),
         ("--data . --out out --only speed", "argument --only: invalid choice: 'speed'"),
         ("--data . --out out --renew speed", "argument --renew: invalid choice: 'speed'"),
         ("--out out", "--data"),

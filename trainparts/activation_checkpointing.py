@@ -24,7 +24,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
     if not has_blocks(model):
         where = "no nn.Sequential or nn.ModuleList has modules that have modules of their own"
         raise errors.BadInput(f"--checkpoint-activations: this model has no blocks: {where}")
-    for block in {*blocks(model)}:  # one that stands in two rows, once
+    for block in [*blocks(model)]:  # found by classes, before one has another
         recompute(block)
 
 

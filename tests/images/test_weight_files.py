@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import urllib.error
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import ROOT, Hostile
+from conftest import ROOT, Hostile, run
 from huggingface_hub import constants
 from torch import nn
 from torchvision import models
@@ -971,8 +970,7 @@ def test_the_lines_command_writes_what_is_beside_averages(tmp_path, capfd):
     command = line.removeprefix(before).removesuffix(f" writes the others into {out}")
     words = shlex.split(command)
     assert words[0] == sys.executable
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    run(words, tmp_path)
     found = torch.load(tmp_path / out, weights_only=True)
     torch.testing.assert_close(dict(found), dict(net(2).state_dict()), rtol=0, atol=0)
     with pytest.MonkeyPatch.context() as patch:
