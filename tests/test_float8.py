@@ -240,7 +240,7 @@ def test_models_without_such_layers_are_refused(arch, emulated):  # noqa: F811
 @pytest.mark.parametrize("scaling", ["tensorwise", "rowwise"])
 def test_configurations(batch, padded, scaling, emulated):  # noqa: F811
     words = f"--float8-scaling {scaling}"
-    model, names = images_of("vit_b_16", emulated, words, device_batch=batch)
+    model, names = images_of("timm/test_vit", emulated, words, device_batch=batch)
     expected = dataclasses.replace(
         torchao.Float8LinearConfig.from_recipe_name(scaling), pad_inner_dim=padded
     )

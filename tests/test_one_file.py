@@ -58,18 +58,24 @@ def write(path, status=0):
 
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory):
-    """A folder with what `make flat` writes, and nothing else."""
-    folder = tmp_path_factory.mktemp("a clone")
-    for name in "Makefile", "pyproject.toml", *EVERY:
-        shutil.copy(ROOT / name, folder)
-    for name in "trainparts", "tools":
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    run(["make", "flat", f"PYTHON={sys.executable}"], folder)
+    """A folder with the one files of all scripts, and nothing else."""
     alone = tmp_path_factory.mktemp("alone")
-    for path in (folder / "flat").iterdir():
-        path.rename(alone / path.name)
-    assert {path.name for path in alone.iterdir()} == {*EVERY}
+    for name in EVERY:
+        (alone / name).write_text(write(ROOT / name))
     return alone
+
+
+def test_make_flat_writes_all_of_them(tmp_path):
+    """In a clone, by one program, which here writes nothing but what it was called with."""
+    folder = tmp_path / "a clone"
+    (folder / "tools").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "tools" / "one_file.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    for name in EVERY:
+        (folder / name).touch()
+    run(["make", "flat", f"PYTHON={sys.executable}"], folder)
+    written = {path.name: path.read_text() for path in (folder / "flat").iterdir()}
+    assert written == {name: f"['{name}']\n" for name in EVERY}
 
 
 @pytest.mark.parametrize("script", EVERY)

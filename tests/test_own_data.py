@@ -225,7 +225,7 @@ def test_a_csv_trains_as_folders_do(tmp_path):
     assert train[:2] == (["ant", "bee", "cat"], [*6 * [0], *6 * [1], *6 * [2]])
     text = (ROOT / "imagenet_nd.py").read_text()
     before = re.search(r"^def list_sources\(.*?(?=^class Data)", text, re.S | re.M)[0]
-    script = copy_script("mine_nd.py", tmp_path, text.replace(before, f"{code}\n\n"))
+    script = copy_script("own_nd.py", tmp_path, text.replace(before, f"{code}\n\n"))
     shutil.rmtree(data / "val" / "bee")
     (data / "val" / "ant" / "0.jpg").rename(data / "val" / "ant" / "no. 1, #2.jpg")
     (data / "val.csv").write_bytes(

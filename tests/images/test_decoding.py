@@ -311,7 +311,7 @@ def test_the_decoder_leaves_no_files(tmp_path):
     code += "from trainparts.images import decoding\n"  # which has no use for torch here
     code += f"assert decoding.region_decoder() or {sys.platform != 'linux'}\n"
     code += f"assert os.listdir({str(tmp_path)!r}) == []\nos.kill(os.getpid(), signal.SIGKILL)"
-    env = {"TMPDIR": tmp_path, "PYTHONPATH": ROOT}
+    env = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     run([sys.executable, "-c", code], tmp_path, status=-signal.SIGKILL, env=env)
     assert os.listdir(tmp_path) == []
 
