@@ -129,6 +129,12 @@ def copy_script(name, folder, text=None):
     return path
 
 
+def by_horovodrun(words):
+    """Returns command()'s words of several ranks of Horovod, for its own launcher: ranks are no
+    forks."""
+    return [str(BIN / "horovodrun"), *words[2:]]
+
+
 # What a program of a test ends with that first does something to its process: it goes on as `python
 # SCRIPT ...`, by the words in sys.argv, with the package that lies beside this script.
 THEN_RUN = """

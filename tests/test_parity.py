@@ -14,7 +14,16 @@ float64, and are compared by themselves, as they are:
 import functools
 
 import pytest
-from conftest import ROOT, command, copy_script, losses_in_float64, needs_horovod, run, scalars
+from conftest import (
+    ROOT,
+    by_horovodrun,
+    command,
+    copy_script,
+    losses_in_float64,
+    needs_horovod,
+    run,
+    scalars,
+)
 
 GLOBAL_BATCH = 16
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -78,7 +87,7 @@ def curve(demo, tmp_path_factory):
         logs = folder / f"{sum(1 for _ in folder.iterdir())}"
         words = [*command(script, ranks), *OPTIONS, *options, "--output-dir", logs, demo]
         if "--amp" in options:
-            run(words, folder)
+            run(by_horovodrun(words) if "horovod" in script else words, folder)
             losses = scalars(logs, "Loss/step")
         else:
             losses = losses_in_float64(words, folder, logs.with_suffix(".losses"))
