@@ -511,6 +511,18 @@ def demo(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def short_demo(demo, tmp_path_factory):
+    """The demo set with two images of each class to validate, where losses of training count."""
+    folder = tmp_path_factory.mktemp("short_demo")
+    (folder / "train").symlink_to(demo / "train")
+    for label in (demo / "val").iterdir():
+        (folder / "val" / label.name).mkdir(parents=True)
+        for path in sorted(label.iterdir())[:2]:
+            (folder / "val" / label.name / path.name).symlink_to(path)
+    return folder
+
+
 # What Git LFS leaves in the place of a file.
 POINTER = (
     b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a" * 16 + b"\nsize 123\n"

@@ -196,11 +196,11 @@ QUICK = {"imagenet_nd.py", "text_fsdp.py", "imagenet_pipeline.py"}
         for script in RUNS
     ],
 )
-def test_a_script_trains_the_same_to_the_bit(script, demo, text, tmp_path):
+def test_a_script_trains_the_same_to_the_bit(script, short_demo, text, tmp_path):
     """Of one device also a run that is interrupted, and resumed without it."""
     ranks = 1 if script.endswith(("_nd.py", "_dp.py")) else 2
     words = [*conftest.command(script, ranks), "--no-accel", *RUNS[script].split()]
-    words.append(demo if script.startswith("imagenet") else text)
+    words.append(short_demo if script.startswith("imagenet") else text)
     for folder, more in ("plain", []), ("other", ["--checkpoint-activations"]):
         conftest.run([*words, "--output-dir", folder, *more], tmp_path)
     assert scalars(tmp_path / "plain", "Loss/step") == scalars(tmp_path / "other", "Loss/step")

@@ -325,9 +325,9 @@ def test_weights_to_gather_in_float8(gather, emulated):  # noqa: F811
     assert found == ({*names} if gather else set()) and len(names) == 24
 
 
-def test_fsdp_gathers_weights_in_float8_and_trains_the_same(demo, tmp_path):
+def test_fsdp_gathers_weights_in_float8_and_trains_the_same(short_demo, tmp_path):
     """A run that is interrupted, and resumed with the other way to gather, too."""
-    words = ["--amp", "float8", "-b", "8", "--clip-grad", "0.5", demo]
+    words = ["--amp", "float8", "-b", "8", "--clip-grad", "0.5", short_demo]
     fsdp = "imagenet_fsdp.py", 2
     _, losses, saved = trained(*fsdp, "plain", words, tmp_path)
     more = [*words, "--float8-gather"]
@@ -342,9 +342,9 @@ def test_fsdp_gathers_weights_in_float8_and_trains_the_same(demo, tmp_path):
 
 
 @pytest.mark.slow
-def test_fsdp_trains_like_ddp_and_with_weights_in_bfloat16(demo, tmp_path):
+def test_fsdp_trains_like_ddp_and_with_weights_in_bfloat16(short_demo, tmp_path):
     """Their gradients differ in the last bit, and some values then round to others."""
-    words = ["--amp", "float8", "-b", "8", demo]
+    words = ["--amp", "float8", "-b", "8", short_demo]
     _, losses, saved = trained("imagenet_ddp.py", 2, "ddp", words, tmp_path)
     for more in [], ["--param-dtype", "bfloat16"], ["--param-dtype", "bfloat16", "--float8-gather"]:
         folder = "_".join(["fsdp", *more])
@@ -353,9 +353,9 @@ def test_fsdp_trains_like_ddp_and_with_weights_in_bfloat16(demo, tmp_path):
         assert other["state_dict"].keys() == saved["state_dict"].keys()
 
 
-def test_checkpoints_go_from_any_precision_to_any(demo, tmp_path):
+def test_checkpoints_go_from_any_precision_to_any(short_demo, tmp_path):
     one = "imagenet_nd.py", 1
-    words = ["-b", "16", demo]
+    words = ["-b", "16", short_demo]
     _, _, saved = trained(*one, "float8", ["--amp", "float8", *words], tmp_path)
     again = ["--resume", "float8", "--epochs", "3", *words]
     for amp in ["--amp", "bfloat16"], ["--amp", "float16"], []:
@@ -373,8 +373,8 @@ def test_checkpoints_go_from_any_precision_to_any(demo, tmp_path):
     assert "was trained with other options: precision (float8, here bfloat16)" in line
 
 
-def test_activations_may_be_checkpointed(demo, tmp_path):
-    words = ["--amp", "float8", "-b", "8", "--accumulation", "2", demo]
+def test_activations_may_be_checkpointed(short_demo, tmp_path):
+    words = ["--amp", "float8", "-b", "8", "--accumulation", "2", short_demo]
     one = "imagenet_nd.py", 1
     _, losses, saved = trained(*one, "plain", words, tmp_path)
     more = ["--checkpoint-activations", *words]
@@ -385,9 +385,9 @@ def test_activations_may_be_checkpointed(demo, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_compiled_it_trains_nearly_the_same(demo, tmp_path):
+def test_compiled_it_trains_nearly_the_same(short_demo, tmp_path):
     """Compiled, sums are in another order, and values round to others."""
-    words = ["--amp", "float8", "-b", "16", "--epochs", "1", demo]
+    words = ["--amp", "float8", "-b", "16", "--epochs", "1", short_demo]
     one = "imagenet_nd.py", 1
     _, losses, _ = trained(*one, "plain", words, tmp_path)
     output, compiled, _ = trained(*one, "compiled", [*words, "--compile"], tmp_path, timeout=1500)

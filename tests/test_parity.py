@@ -77,7 +77,7 @@ def cases(ways, steps, *marks):
 
 
 @pytest.fixture(scope="module")
-def curve(demo, tmp_path_factory):
+def curve(short_demo, tmp_path_factory):
     """Returns a function that gives ({step: loss}, {epoch: top-1}) of one way of running, in
     float64 unless the options say another type."""
     folder = tmp_path_factory.mktemp("parity")
@@ -85,7 +85,7 @@ def curve(demo, tmp_path_factory):
     @functools.cache
     def measure(script, ranks, *options):
         logs = folder / f"{sum(1 for _ in folder.iterdir())}"
-        words = [*command(script, ranks), *OPTIONS, *options, "--output-dir", logs, demo]
+        words = [*command(script, ranks), *OPTIONS, *options, "--output-dir", logs, short_demo]
         if "--amp" in options:
             run(by_horovodrun(words) if "horovod" in script else words, folder)
             losses = scalars(logs, "Loss/step")
@@ -191,7 +191,7 @@ def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_
     assert losses == curve(*sized(REFERENCE, 20))[0]
 
 
-def test_an_error_of_a_millionth_in_one_gradient_is_seen(curve, demo, tmp_path):
+def test_an_error_of_a_millionth_in_one_gradient_is_seen(curve, short_demo, tmp_path):
     """Which would pass in float32."""
     text = (ROOT / "imagenet_ddp.py").read_text()
     step = "    scaler.step(optimizer)"
@@ -200,7 +200,7 @@ def test_an_error_of_a_millionth_in_one_gradient_is_seen(curve, demo, tmp_path):
     path = copy_script("imagenet_ddp.py", tmp_path, text.replace(step, wrong + step))
     script, ranks, *words = sized(SLOW["ddp, 2 ranks"], 8)
     python, _, *launch = command(script, ranks)
-    words = [python, path, *launch, *OPTIONS, *words, demo]
+    words = [python, path, *launch, *OPTIONS, *words, short_demo]
     found = losses_in_float64(words, tmp_path, tmp_path / "losses")
     expected, _ = curve(*sized(REFERENCE, 8))
     assert found == pytest.approx(expected, rel=1e-5) != pytest.approx(expected, rel=1e-12)
