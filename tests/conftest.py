@@ -50,20 +50,6 @@ try:
 except ImportError:
     HOROVOD = False
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
-
-
-def pytest_collection_finish():
-    """Has collections of garbage pass over what tests have imported: it is much, and stays."""
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_runtest_teardown(item, nextitem):
-    """Frees what a module's tests have left in cycles, as models: forks copy its page tables."""
-    if nextitem and item.path != nextitem.path:
-        gc.collect()
-
-
 nd = importlib.import_module("imagenet_nd")
 decoding = importlib.import_module("trainparts.images.decoding")
 image_files = importlib.import_module("trainparts.images.image_files")
@@ -77,6 +63,18 @@ UNITS = torch.cpu.get_capabilities()
 EMULATES = not any(UNITS[name] for name in UNITS if "bf16" in name)
 EMULATED = "bfloat16 is emulated here"
 needs_bfloat16 = pytest.mark.skipif(EMULATES, reason=EMULATED)
+
+
+def pytest_collection_finish():
+    """Has collections of garbage pass over what tests have imported: it is much, and stays."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Frees what a module's tests have left in cycles, as models: forks copy its page tables."""
+    if nextitem and item.path != nextitem.path:
+        gc.collect()
 
 
 # Ends a run within its first steps: SIGTERM as it begins to train, which all ranks have read after

@@ -17,10 +17,8 @@ from horovod.runner.http.http_server import RendezvousServer
 def main():
     """Starts the ranks, and waits for them."""
     number, words = int(sys.argv[2]), sys.argv[3:]
-    server, places = (
-        RendezvousServer(),
-        get_host_assignments(parse_hosts(f"localhost:{number}"), number),
-    )
+    places = get_host_assignments(parse_hosts(f"localhost:{number}"), number)
+    server = RendezvousServer()
     where = gloo_run.create_run_env_vars("127.0.0.1", ["lo"], str(server.start()))
     server.init(places)
     ranks = []
