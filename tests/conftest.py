@@ -500,11 +500,11 @@ def locked(folder):
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
-    """The demo set, generated once, with eight images of each class to validate: a quarter."""
+    """The demo set, generated once, with four images of each class to validate: an eighth."""
     folder = tmp_path_factory.mktemp("demo") / "demo_data"
     image_files.make_demo_set(folder)
     for label in (folder / "val").iterdir():
-        for path in sorted(label.iterdir())[8:]:
+        for path in sorted(label.iterdir())[4:]:
             path.unlink()
     return folder
 

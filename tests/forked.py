@@ -14,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -26,11 +27,12 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
 PRELOADED = ["absent", "torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
+PRELOADED += ["torch.distributed.pipelining", "torch.distributed.algorithms.ddp_comm_hooks"]
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
 PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
 PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
 PRELOADED += ["matplotlib.figure", "torchmetrics.classification"]  # as tools/look.py
-PRELOADED += ["torch._inductor.codegen.triton"]  # as torchao
+PRELOADED += ["torchao.float8"]
 PRELOADED += ["horovod.torch"]  # where it is installed
 PRELOADED += ["checksums", "compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
@@ -165,6 +167,7 @@ def be_script(words, cwd, env, output, file, errors, own_session):
     if "STORAGE" not in env:  # which counts the files that a launcher opens, too
         begin = functools.partial(begin_rank, subprocess.Popen)
         subprocess.Popen = subprocess_handler.Popen = begin
+        subprocess.run = functools.partial(run_program, subprocess.run)
     os.execve = functools.partial(become, os.execve)
     run_to_exit(words if words[0] == sys.executable else [sys.executable, *words])
 
@@ -211,6 +214,32 @@ def begin_rank(popen, args, **options):
     if "env" in given and given <= {"env", "start_new_session"} and can_run([*args]):
         return Rank(args, options["env"], options.get("start_new_session"))
     return popen(args, **options)
+
+
+def run_program(run, words, **options):
+    """Stands for subprocess.run() in programs: one of this project's is a fork of them."""
+    words, given = [*map(str, words)], {"stdout", "stderr", "text", "check"}
+    if not can_run(words) or options.keys() - given or options.get("stdout") == subprocess.PIPE:
+        return run(words, **options)
+    with tempfile.TemporaryFile("w+") as errors, open(os.devnull, "w") as nowhere:
+        files = {None: None, subprocess.PIPE: errors, subprocess.DEVNULL: nowhere}
+        files = [files.get(options.get(name), options.get(name)) for name in ("stdout", "stderr")]
+        process = FORK.Process(target=be_program, args=(words, files))
+        process.start()
+        process.join()
+        errors.seek(0)
+        done = subprocess.CompletedProcess(words, process.exitcode, None, errors.read())
+    if options.get("check"):
+        done.check_returncode()
+    return done
+
+
+def be_program(words, files):
+    """The process of a program that another runs, whose output and errors go to these files."""
+    for descriptor, file in enumerate(files, 1):
+        if file:
+            os.dup2(file.fileno(), descriptor)
+    be_rank(words, dict(os.environ), None)
 
 
 class Rank(Process):

@@ -67,8 +67,9 @@ def test_losses_weights_and_statistics_are_the_same_to_the_bit(name):
     activation_checkpointing.checkpoint_blocks(again)
     assert trained(plain) == trained(again)
     assert [*plain.state_dict()] == [*again.state_dict()]
+    others = again.state_dict()
     for key, tensor in plain.state_dict().items():
-        assert torch.equal(tensor, again.state_dict()[key]), key
+        assert torch.equal(tensor, others[key]), key
     if name == "vit":
         assert len(set(trained(made(name)))) == 3, "dropout is drawn"
     again.eval()

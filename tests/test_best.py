@@ -56,8 +56,8 @@ def test_images(script, demo, tmp_path):
     saved = torch.load(checkpoint(tmp_path / "runs", "model_best.pt"), weights_only=True)
     output, classes = by_libraries(saved, demo)
     top1 = 100 * (output.argmax(1) == classes).double().mean().item()
-    # Of 80 images one may be another's in bfloat16, in which O2 validates.
-    assert best == pytest.approx(top1, abs=1.26 if "apex" in script else 1e-3)
+    # Of 40 images one may be another's in bfloat16, in which O2 validates.
+    assert best == pytest.approx(top1, abs=2.51 if "apex" in script else 1e-3)
     # Rank 0's statistics, on all ranks.
     loss = torch.nn.functional.cross_entropy(output, classes).item()
     logged = scalars(tmp_path / "runs", "Loss/val")[1]

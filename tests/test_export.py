@@ -121,7 +121,7 @@ def test_timm_and_transformers_predict_as_look_does(case, look, ten, tmp_path):
 
 def test_a_folder_says_how_images_are_resized(look, ten, tmp_path):
     """Of pictures that must be resized, single pixels differ by a level or two."""
-    path = write(tmp_path / "m.pt", make(), image_size=64, val_resize=72)
+    path = write(tmp_path / "m.pt", make("resnet18"), "resnet18", image_size=64, val_resize=72)
     look("export", path, "folder")
     (resize, crop, *_) = timm.data.create_transform(
         **timm.data.resolve_model_data_config(timm.create_model("local-dir:folder"))
@@ -139,7 +139,8 @@ def test_imagenet_s_classes_have_the_libraries_names(look, tmp_path):
         (importlib.import_module("trainparts.images.class_names").IMAGENET, "tench, Tinca tinca"),
         (ids, ids[0]),  # a thousand others
     ):
-        path = write(tmp_path / "m.pt", make(classes=1000), num_classes=1000, classes=classes)
+        model = make("resnet18", classes=1000)
+        path = write(tmp_path / "m.pt", model, "resnet18", num_classes=1000, classes=classes)
         folder = f"folder_{first[:3]}"
         look("export", path, folder)
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -167,7 +168,7 @@ def test_safetensors_are_torchvision_s_and_a_checkpoint(look, ten, tmp_path):
 def test_onnx_runtime_predicts_as_look_does(look, ten, tmp_path):
     """With the file alone: what its metadata say of images suffices."""
     pytest.importorskip("onnxscript")
-    path = write(tmp_path / "m.pt", make(), image_size=64, val_resize=RESIZE)
+    path = timm_checkpoint(tmp_path / "m.pt", "test_resnet", 64, RESIZE, {})
     look("export", path, "m.onnx")
     session = importlib.import_module("onnxruntime").InferenceSession("m.onnx")
     known = json.loads(session.get_modelmeta().custom_metadata_map["about"])
@@ -190,8 +191,7 @@ KINDS = "m.pt2", "m.onnx", "m.safetensors", "folder"
 
 @pytest.mark.parametrize("out", KINDS)
 def test_nothing_is_overwritten(out, look, tmp_path, monkeypatch):
-    arch = "resnet18" if out == "folder" else "squeezenet1_1"
-    path = write(tmp_path / "m.pt", make(arch), arch)
+    path = timm_checkpoint(tmp_path / "m.pt", "test_resnet", 64, RESIZE, {})
     for make_it in (
         lambda: write_file(tmp_path / out, b"mine"),
         lambda: (tmp_path / out).mkdir(),
@@ -230,7 +230,7 @@ def test_what_is_there_only_when_all_is_written_stays(look, tmp_path, monkeypatc
 
 def test_what_a_library_raises_is_one_line(look, tmp_path, monkeypatch):
     """As of a full disk; nothing is left. Files are as readable as others are."""
-    path = write(tmp_path / "m.pt", make())
+    path = write(tmp_path / "m.pt", make("resnet18"), "resnet18")
     for out in "folder", "m.safetensors":
         with monkeypatch.context() as patch:
             error = safetensors.SafetensorError("I/O error: No space left on device")
@@ -274,7 +274,7 @@ def test_options_of_torchvision_s_are_none_of_timm_s(name, look, tmp_path):
 
 
 def test_a_library_that_is_missing_is_one_line(look, tmp_path, monkeypatch):
-    path = write(tmp_path / "m.pt", make())
+    path = write(tmp_path / "m.pt", make("resnet18"), "resnet18")
     for out, module in ("m.onnx", "onnxscript"), ("folder", "timm"), ("m.safetensors", None):
         with monkeypatch.context() as patch:
             patch.setitem(importlib.sys.modules, module or "safetensors.torch", None)
@@ -548,13 +548,20 @@ def log(folder, values, **about):
     writer.close()
 
 
+def small_model():
+    """Returns a model that is exported soon."""
+    torch.manual_seed(0)
+    return timm.create_model("test_resnet", num_classes=4).eval()
+
+
 def card_of(look, tmp_path, *words, **more):
     """Returns the rows of the card, {name: text}, of a checkpoint of the third epoch."""
     known = {"epoch": 3, "step": 0, "best_acc1": 60.0, "best_acc5": 95.5, "best_loss": 1.25}
     known |= {"seconds": 3723.0, "global_batch": 512, "peak_lr": 0.5}
     known |= {"args": {"epochs": 90, "seed": 7}, "not_default": {"label_smoothing": 0.1}} | more
     out = f"folder{len([*tmp_path.iterdir()])}"
-    look("export", write(tmp_path / "m.pt", make(), **known), out, *words)
+    path = write(tmp_path / "m.pt", small_model(), "timm/test_resnet", **known)
+    look("export", path, out, *words)
     text = (tmp_path / out / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification\n---\n")
     assert "license:" not in text.split("---")[1] and "License: the model's author has not" in text
@@ -587,7 +594,7 @@ def test_a_card_has_the_epoch_s_measures_and_what_trained(look, tmp_path):
     ],
 )
 def test_a_measure_of_something_else_is_not_in_a_card(more, words, look, tmp_path):
-    state = make().state_dict()
+    state = small_model().state_dict()
     more = {name: state if value == "model" else value for name, value in more.items()}
     log(tmp_path, {"Top1": [40, 60, 55], "Top5": [95, 95.5, 94], "Loss": [2, 1.25, 1.5]})
     card = card_of(look, tmp_path, *words, **more)
@@ -601,10 +608,11 @@ def test_a_card_without_a_log_has_what_the_checkpoint_says(look, tmp_path):
     (tmp_path / "events.out.tfevents.1").write_bytes(b"no log")
     more = {"tokenizer": "/home/me/secret/tokens", "channels_last": True, "arch": "resnet18"}
     more = {"not_default": more, "args": {"epochs": 90, "seed": 0}}
-    card = card_of(look, tmp_path, ema=make().state_dict(), **more)
+    card = card_of(look, tmp_path, ema=small_model().state_dict(), **more)
     assert card["seed"] == "0"
     assert card["options"] == "--tokenizer tokens, --channels-last"
     assert card["weights"].startswith("moving averages") and "hardware" not in card
-    torch.save({"arch": "resnet18", "epoch": 7, "state_dict": make().state_dict()}, "theirs.pt")
+    theirs = {"arch": "resnet18", "epoch": 7, "state_dict": make("resnet18").state_dict()}
+    torch.save(theirs, "theirs.pt")
     look("export", "theirs.pt", "other")  # of pytorch/examples
     assert "epochs" not in (tmp_path / "other" / "README.md").read_text()

@@ -326,18 +326,16 @@ def test_weights_to_gather_in_float8(gather, emulated):  # noqa: F811
 
 
 def test_fsdp_gathers_weights_in_float8_and_trains_the_same(short_demo, tmp_path):
-    """A run that is interrupted, and resumed with the other way to gather, too."""
+    """A run that is interrupted, and resumed with the other way to gather, either way."""
     words = ["--amp", "float8", "-b", "8", "--clip-grad", "0.5", short_demo]
-    fsdp = "imagenet_fsdp.py", 2
-    _, losses, saved = trained(*fsdp, "plain", words, tmp_path)
-    more = [*words, "--float8-gather"]
-    _, gathered, same_saved = trained(*fsdp, "gathered", more, tmp_path)
-    assert losses == gathered and len(losses) == 6
-    val = [scalars(tmp_path / folder, "Loss/val") for folder in ("plain", "gathered")]
+    fsdp, more = ("imagenet_fsdp.py", 2), [*words, "--float8-gather"]
+    _, losses, saved = trained(*fsdp, "gathered", more, tmp_path)
+    assert len(losses) == 6
+    trained(*fsdp, "both", more, tmp_path, 1, conftest.EARLY)  # torchrun's status
+    _, others, resumed = trained(*fsdp, "both", words, tmp_path)
+    assert losses == others
+    val = [scalars(tmp_path / folder, "Loss/val") for folder in ("gathered", "both")]
     assert val[0] == val[1]
-    equal(saved, same_saved)
-    trained(*fsdp, "third", more, tmp_path, 1, conftest.EARLY)  # torchrun's status
-    _, _, resumed = trained(*fsdp, "third", words, tmp_path)
     equal(saved, resumed)
 
 

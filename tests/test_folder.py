@@ -139,14 +139,14 @@ def test_ranks_that_a_launcher_restarts_need_a_folder(typed, one, demo, complain
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", [[], ["--output-dir", "run"]], ids=["none", "run"])
 def test_torchrun_with_restarts(folder, demo, tmp_path):
-    """Killed in its third epoch by a fault of a rank, torchrun starts the ranks again."""
+    """Killed in its second epoch by a fault of a rank, torchrun starts the ranks again."""
     torchrun = [command("imagenet_exchange.py", 2)[0], "--standalone", "--nproc_per_node=2"]
     words = [*torchrun, "--max-restarts=1", ROOT / DDP, *RUN, "-b", "8", demo, *folder]
     if not folder:
         assert "give --output-dir FOLDER" in run(words, tmp_path, 1)
         assert not [*tmp_path.iterdir()]
         return
-    output = run(words, tmp_path, 1, {"SIGKILL_AT": "40"})  # both ranks, in both starts
+    output = run(words, tmp_path, 1, {"SIGKILL_AT": "12"})  # both ranks, in both starts
     assert output.count("Resuming run/checkpoint.pt") == 1
     steps = [step for step, _ in points(tmp_path / "run")["Loss/step"]]
     assert steps == sorted({*steps}), "no step twice"
@@ -349,7 +349,7 @@ def test_going_back(typed, one, trained, tmp_path):
         whole, back = (scalars(folder, tag) for folder in (one, tmp_path / "back"))
         assert back == {step: whole[step] for step in back}
     words = ["--output-dir", "again", "--resume", "one", "--start-epoch", "1"]
-    typed(*words, status=143, env={"SIGTERM_AT": "9"})
+    typed(*words, status=143, env={"SIGTERM_AT": "7"})
     assert "Resuming again/checkpoint.pt after 2 of 3 epochs\n" in typed(*words), "not from 1 again"
     assert list(scalars(tmp_path / "again", "Loss/step")) == list(range(4, 12))
 

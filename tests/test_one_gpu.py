@@ -451,7 +451,7 @@ def test_rows_say_which_decoder_decoded(tmp_path, monkeypatch):
     shutil.copytree(jpegs, pngs)
     for path in [*pngs.rglob("*.jpg"), *pngs.rglob("*.JPEG")]:
         torchvision.io.write_png(torchvision.io.read_image(str(path)), str(path))
-    words = [sys.executable, gpu_loading.__file__, "-a", "squeezenet1_1", "-b", "2", "-j", "1"]
+    words = [sys.executable, gpu_loading.__file__, "-a", "vit_b_16", "-b", "2", "-j", "1"]
     words += ["--image-size", "32", "--images", "40", "--seconds", "600", "--amp", "bfloat16"]
     found = {}
     for folder in jpegs, pngs:

@@ -120,8 +120,9 @@ def test_stages_compute_what_the_model_does(arch, pipeline):
         for stage in stages:
             value = stage(value)
         assert torch.equal(value, expected)
+        found = model.state_dict()
         for name, tensor in twin.state_dict().items():
-            assert torch.equal(model.state_dict()[name], tensor), name
+            assert torch.equal(found[name], tensor), name
 
 
 class Branch(torch.nn.Module):

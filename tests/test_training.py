@@ -121,8 +121,8 @@ def test_log_and_output_agree(whole, demo):
         assert values["IO/read_MBps"][epoch] > 0 and values["IO/read_iops"][epoch] > 0
         assert not network or values["Network/sent_MB_per_step"][epoch] >= 0
         assert values["Top1/val"][epoch] <= values["Top5/val"][epoch] <= 100
-        # 80 images: each counted once.
-        correct = 0.8 * values["Top1/val"][epoch]
+        # 40 images: each counted once.
+        correct = 0.4 * values["Top1/val"][epoch]
         assert correct == pytest.approx(round(correct), abs=1e-4)
         line = rf"^{epoch + 1}/3  train loss {values['Loss/train'][epoch]:.2f}  val "
         line += rf"top-1 {values['Top1/val'][epoch]:.1f} %, top-5 {values['Top5/val'][epoch]:.1f} %"
@@ -345,8 +345,8 @@ def test_signals_and_kills_around_validation(whole, again, tmp_path):
     """SIGTERM as validation begins and in its midst; a kill before the best is written, and after
     the epoch was logged: the log and the files of an uninterrupted run, and no point twice."""
     auto, one_epoch = ("--output-dir", "run"), ("--desired-acc", "0.001")
-    # Of an epoch the bar of training is the first event, then four steps, validation, 20 batches.
-    for number in 6, 6 + 9:
+    # Of an epoch the bar of training is the first event, then four steps, validation, 3 batches.
+    for number in 6, 3:
         output = again(*auto, status=143, env={"SIGTERM_AT": str(number)})
         assert "stopped by SIGTERM at step 4, saved" in output
     first = tmp_path / "run"
@@ -369,7 +369,7 @@ def test_signals_and_kills_around_validation(whole, again, tmp_path):
 def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
     """In steps, saving, validation, and as an epoch was logged: no point twice, and no gap."""
     words = "--output-dir run --checkpoint-minutes 1e-9".split()  # after every step
-    for number in 5, 4, 3, 2, 6, 10, 12, 6, 14:
+    for number in 5, 4, 3, 2, 6, 8, 10, 6, 8:
         again(*words, status=-9, env={"SIGKILL_AT": str(number)})
     again(*words)
     log, other = points(tmp_path / "run"), points(the_run(whole[0] / "runs"))
