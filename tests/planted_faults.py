@@ -8,9 +8,9 @@
     python tests/planted_faults.py --times          # all, and the processor time that each takes
 
 Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
-program beside them, wherever its text stands, of a copy of this repository; each core has a copy of
-its own. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. At the end,
-the slow tests that have seen faults must pass without one; of the others, `make test` says so.
+program beside them, wherever its text stands, of a copy of this repository; each worker has a copy
+of its own. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1. At the
+end, the slow tests that have seen faults must pass without one; of the others, `make test` says so.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -1782,7 +1782,8 @@ def main():
     parser.add_argument("--of", metavar="NAME", help="those in a function or class of this name")
     parser.add_argument("--list", action="store_true", help="print their tests, plant none")
     parser.add_argument("--times", action="store_true", help="print seconds of processor time")
-    parser.add_argument("-n", type=int, default=os.cpu_count(), help="workers (%(default)s)")
+    most = os.cpu_count() * 3 // 2  # for a quarter of their time tests wait
+    parser.add_argument("-n", type=int, default=most, help="workers (%(default)s)")
     args = parser.parse_args()
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()

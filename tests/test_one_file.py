@@ -63,7 +63,7 @@ def flat(tmp_path_factory):
     """A folder with the one files of all scripts, and nothing else: one of all processes of pytest
     writes them."""
     base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    base = base.parent if "PYTEST_XDIST_TESTRUNUID" in os.environ else base
     with locked(base):
         if not (base / "flat").exists():
             (base / "unfinished").mkdir(exist_ok=True)
