@@ -327,7 +327,7 @@ CASES = {
     },
     "linear, adamw, bce": {
         **{"arch": "vit_b_16", "image_size": 32, "batch_size": 8, "epochs": 12, "lr": 0.002},
-        **{"lr_schedule": "linear", "warmup_epochs": 9, "lr_scaling": "none", "ema": 0.5},
+        **{"lr_schedule": "linear", "warmup_epochs": 11, "lr_scaling": "none", "ema": 0.5},
         **{"seed": 4},
         **{"wd": 0.3, "norm_wd": 0.1, "loss": "bce", "label_smoothing": 0.1, "val_resize": 50},
         **{"repeated_aug": 2, "flip": "alternate", "random_erase": 0.5, "min_crop": 0.3},
