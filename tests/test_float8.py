@@ -326,7 +326,7 @@ def test_weights_to_gather_in_float8(gather, emulated):  # noqa: F811
 
 
 def test_fsdp_gathers_weights_in_float8_and_trains_the_same(short_demo, tmp_path):
-    """A run that is interrupted, and resumed with the other way to gather, either way."""
+    """And a run that gathers so, is interrupted, and goes on without it."""
     words = ["--amp", "float8", "-b", "8", "--clip-grad", "0.5", short_demo]
     fsdp, more = ("imagenet_fsdp.py", 2), [*words, "--float8-gather"]
     _, losses, saved = trained(*fsdp, "gathered", more, tmp_path)

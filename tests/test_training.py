@@ -345,7 +345,8 @@ def test_signals_and_kills_around_validation(whole, again, tmp_path):
     """SIGTERM as validation begins and in its midst; a kill before the best is written, and after
     the epoch was logged: the log and the files of an uninterrupted run, and no point twice."""
     auto, one_epoch = ("--output-dir", "run"), ("--desired-acc", "0.001")
-    # Of an epoch the bar of training is the first event, then four steps, validation, 3 batches.
+    # Of an epoch the bar of training is the first event, then steps, validation, 3 batches: the
+    # second start has no step left.
     for number in 6, 3:
         output = again(*auto, status=143, env={"SIGTERM_AT": str(number)})
         assert "stopped by SIGTERM at step 4, saved" in output

@@ -599,8 +599,8 @@ if __name__ == "__main__":
 
 
 def test_a_program_ends_though_batches_are_left(tmp_path):
-    """Loader workers ignore what multiprocessing ends them by, and would be waited for: at the end
-    of a program, and of one that fails, which is Python itself."""
+    """Loader workers ignore what multiprocessing ends them by, and would be waited for. A program
+    that fails is run by Python itself, one that does not in a fork."""
     write_images(tmp_path / "data")
     words = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), ends="raise ValueError")]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)

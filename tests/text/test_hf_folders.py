@@ -393,7 +393,8 @@ def test_a_folders_weights_are_loaded(bert):
         config = hf_folders.read_config(str(bert))
         model, lines = hf_folders.load_encoder(str(bert), config, evaluate)
         assert lines == [] and model.state_dict().keys() == theirs.keys()
-        assert all(torch.equal(model.state_dict()[name], theirs[name]) for name in theirs)
+        found = model.state_dict()
+        assert all(torch.equal(found[name], theirs[name]) for name in theirs)
 
 
 def load(folder, evaluate=False):
