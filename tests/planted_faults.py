@@ -518,6 +518,7 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   circles are allowed => complaints.append(f"imports in a circle => str(f"imports in a circle
   folders import each other => (Path(PACKAGE), Path(path).parent): => (Path(PACKAGE), Path(path).parent, Path(other).parent):
   two may define a name => and len(places) > 1: => and len(places) > 2:
+  names of the package are refused in users' tasks => if path in modules or task_and_strategy(path)[0] in ("imagenet", "text"): => if path:
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
   folders of the package are not read => sorted(folder.rglob("*.py")) => sorted(folder.glob("*.py"))

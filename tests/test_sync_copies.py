@@ -333,6 +333,12 @@ def test_what_is_wrong_in_the_package_is_reported(case):
     assert len(found) == 1 or "circle" in expected or "all import it" in expected
 
 
+def test_a_task_of_ones_own_may_define_what_the_package_does():
+    text = TEXTS["text_fsdp.py"].replace(USE, USES).replace("def main", "LAST = 1\n\n\ndef main")
+    assert sync_copies.check_package(MODULES, {"tags_fsdp.py": text}) == []
+    assert len(sync_copies.check_package(MODULES, {"imagenet_fsdp.py": text})) == 1
+
+
 def test_one_line_tells_which_scripts_are_wrong_alike():
     texts = {name: TEXTS[name].replace("def main()", "def main(torch)") for name in TEXTS}
     (line,) = sync_copies.check_package({}, texts)
