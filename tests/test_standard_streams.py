@@ -311,8 +311,10 @@ def test_what_has_been_replaced_is_not_again(begin):
 
 @pytest.fixture
 def pipe():
-    """(reading, writing end, Reader) of a pipe of 4 kB, 3 kB of which are filled at most."""
+    """(reading, writing end, Reader) of a pipe of 4 kB, 3 kB of which are filled at most. To read
+    from it while it is empty is an error: the test would wait for ever."""
     reading, writing = small_pipe()
+    os.set_blocking(reading, False)
     yield reading, writing, standard_streams.Reader(writing)
     for descriptor in reading, writing:
         os.close(descriptor)

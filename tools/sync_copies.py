@@ -16,9 +16,9 @@ sections use nothing else of it; helpers of one name are equal in all strategies
 twice; sections that are not a strategy's name no backend, and those that are equal everywhere name
 nothing of images. The package trainparts/ does not train, names no strategy and no task outside the
 folders that are about one, and imports no script; its imports lead one way; it defines nothing that
-a script or another module defines. In both, no parameter and no local has the name of something
-that its file defines or imports, and the package's modules are imported, not their names. Only
---from and --new write.
+another module defines, or a script of images or text (a task of one's own may). In both, no
+parameter and no local has the name of something that its file defines or imports, and the package's
+modules are imported, not their names. Only --from and --new write.
 """
 
 import argparse
