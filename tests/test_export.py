@@ -121,7 +121,7 @@ def test_timm_and_transformers_predict_as_look_does(case, look, ten, tmp_path):
 
 def test_a_folder_says_how_images_are_resized(look, ten, tmp_path):
     """Of pictures that must be resized, single pixels differ by a level or two."""
-    path = write(tmp_path / "m.pt", make(), image_size=64, val_resize=72)
+    path = write(tmp_path / "m.pt", make("resnet18"), "resnet18", image_size=64, val_resize=72)
     look("export", path, "folder")
     (resize, crop, *_) = timm.data.create_transform(
         **timm.data.resolve_model_data_config(timm.create_model("local-dir:folder"))
@@ -139,7 +139,8 @@ def test_imagenet_s_classes_have_the_libraries_names(look, tmp_path):
         (importlib.import_module("trainparts.images.class_names").IMAGENET, "tench, Tinca tinca"),
         (ids, ids[0]),  # a thousand others
     ):
-        path = write(tmp_path / "m.pt", make(classes=1000), num_classes=1000, classes=classes)
+        model, known = make("resnet18", classes=1000), {"num_classes": 1000, "classes": classes}
+        path = write(tmp_path / "m.pt", model, "resnet18", **known)
         folder = f"folder_{first[:3]}"
         look("export", path, folder)
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -229,7 +230,7 @@ def test_what_is_there_only_when_all_is_written_stays(look, tmp_path, monkeypatc
 
 def test_what_a_library_raises_is_one_line(look, tmp_path, monkeypatch):
     """As of a full disk; nothing is left. Files are as readable as others are."""
-    path = write(tmp_path / "m.pt", make())
+    path = write(tmp_path / "m.pt", make("resnet18"), "resnet18")
     for out in "folder", "m.safetensors":
         with monkeypatch.context() as patch:
             error = safetensors.SafetensorError("I/O error: No space left on device")
@@ -611,6 +612,8 @@ def test_a_card_without_a_log_has_what_the_checkpoint_says(look, tmp_path):
     assert card["seed"] == "0"
     assert card["options"] == "--tokenizer tokens, --channels-last"
     assert card["weights"].startswith("moving averages") and "hardware" not in card
-    torch.save({"arch": "resnet18", "epoch": 7, "state_dict": make().state_dict()}, "theirs.pt")
+    torch.save(
+        {"arch": "resnet18", "epoch": 7, "state_dict": make("resnet18").state_dict()}, "theirs.pt"
+    )
     look("export", "theirs.pt", "other")  # of pytorch/examples
     assert "epochs" not in (tmp_path / "other" / "README.md").read_text()

@@ -29,6 +29,7 @@ from trainparts import errors, safe_files
 from trainparts.runs import event_log
 
 CLASSES = ["ant", "bee", "cat", "dog"]
+NET = "squeezenet1_1"  # where it does not matter: 0.7 million weights, of ResNet-18's 11
 SIZE, RESIZE, MEAN, STD = 64, 72, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 about = {"classes": CLASSES, "image_size": SIZE, "val_resize": RESIZE, "mean": MEAN, "std": STD}
 
@@ -65,7 +66,7 @@ def figures(monkeypatch):
     return saved
 
 
-def make(arch="resnet18", seed=0, classes=4):
+def make(arch=NET, seed=0, classes=4):
     """Returns a model in evaluation mode whose answers differ from image to image."""
     return copy.deepcopy(made(arch, seed, classes))
 
@@ -81,7 +82,7 @@ def made(arch, seed, classes):
     return model.eval()
 
 
-def write(path, model, arch="resnet18", **more):
+def write(path, model, arch=NET, **more):
     """Writes a checkpoint as the scripts do."""
     state = {"arch": arch, "num_classes": 4, "state_dict": model.state_dict(), "ema": {}}
     state["model_options"] = {}
@@ -127,8 +128,8 @@ def said(output):
 
 
 def test_predictions_are_those_of_the_model(tmp_path, look):
-    model, paths = make(), write_pictures(tmp_path / "pictures")
-    checkpoint = write(tmp_path / "model_best.pt", model)
+    model, paths = make("resnet18"), write_pictures(tmp_path / "pictures")
+    checkpoint = write(tmp_path / "model_best.pt", model, "resnet18")
     (tmp_path / "odd.jpg").write_text("no picture")
     output, errors = look("predict", checkpoint, *paths[:5], "odd.jpg", *paths[5:], status=2)
     assert "odd.jpg cannot be read" in errors and len(errors.splitlines()) == 1
@@ -242,14 +243,14 @@ def test_foreign_checkpoints(tmp_path, look):
     """Of pytorch/examples, of torchvision's references, and bare weights."""
     model = make(classes=1000)
     state = {f"module.{name}": each for name, each in model.state_dict().items()}
-    torch.save({"arch": "resnet18", "state_dict": state, "epoch": 3}, tmp_path / "a.pth.tar")
-    args = argparse.Namespace(model="resnet18", lr=0.1)
+    torch.save({"arch": NET, "state_dict": state, "epoch": 3}, tmp_path / "a.pth.tar")
+    args = argparse.Namespace(model=NET, lr=0.1)
     torch.save({"model": model.state_dict(), "epoch": 3, "args": args}, tmp_path / "b.pth")
     torch.save(model.state_dict(), tmp_path / "c.pth")
     (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1, "jpg")
     first = look("predict", "a.pth.tar", path)[0]
-    assert first == look("predict", "b.pth", path, "-a", "resnet18")[0]
-    assert first == look("predict", "c.pth", path, "-a", "resnet18")[0]
+    assert first == look("predict", "b.pth", path, "-a", NET)[0]
+    assert first == look("predict", "c.pth", path, "-a", NET)[0]
     transform = torchvision.models.ResNet18_Weights.DEFAULT.transforms()
     with torch.no_grad():
         likely = model(transform(PIL.Image.open(path))[None]).softmax(dim=1)
@@ -260,11 +261,11 @@ def test_foreign_checkpoints(tmp_path, look):
 
 def test_classes_are_counted_and_drawn(tmp_path, look, figures):
     """As the predictions say; that they are the scripts' is the next test's."""
-    model, folder = make(seed=1), tmp_path / "data"
+    model, folder = make("resnet18", seed=1), tmp_path / "data"
     paths = write_pictures(folder / "val", each=20)
     # No class is the likeliest of all.
     model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
-    checkpoint = write(tmp_path / "model_best.pt", model)
+    checkpoint = write(tmp_path / "model_best.pt", model, "resnet18")
     output, _ = look("classes", checkpoint, folder, "--out", "matrix.png")
     taken = [max(each, key=each.get) for each in said(look("predict", checkpoint, *paths)[0])]
     pairs = collections.Counter(zip((path.parent.name for path in paths), taken, strict=True))
@@ -306,12 +307,12 @@ def test_no_column_is_taken_for_another(tmp_path, look):
 def test_classes_of_unequal_size(tmp_path, look):
     """Balanced accuracy is the mean of classes; the matrix has the counts of all classes."""
     names = ["dog", "ant, red", "cat", "bee"]  # a checkpoint's need not be sorted
-    model, folder = make(seed=1), tmp_path / "data"
+    model, folder = make("resnet18", seed=1), tmp_path / "data"
     paths = write_pictures(folder / "val", names[:3], each=20)
     model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
     for path in paths[5:20] + paths[30:40]:
         path.unlink()
-    checkpoint = write(tmp_path / "model_best.pt", model, classes=names)
+    checkpoint = write(tmp_path / "model_best.pt", model, "resnet18", classes=names)
     output, _ = look("classes", checkpoint, folder, "--csv", "confusion.csv")
     look("predict", checkpoint, folder / "val", "--csv", "each.csv")
     pairs = collections.Counter(
@@ -443,9 +444,10 @@ def test_a_changed_script_has_the_package_beside_it(tmp_path, look, picture):
 
 def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
     """Its model, its crop with its own option's value in the checkpoint, and its normalisation."""
-    model = make()
+    model = make("resnet18")
     model.fc = torch.nn.Sequential(torch.nn.Linear(512, 3), torch.nn.Linear(3, 4))
-    checkpoint = write(tmp_path / "model.pt", model, args={"mask": 255, "mixup": torch.ones(2)})
+    args = {"mask": 255, "mixup": torch.ones(2)}
+    checkpoint = write(tmp_path / "model.pt", model, "resnet18", args=args)
     own = "model.fc = nn.Sequential(nn.Linear(512, helper.WIDTH), nn.Linear(helper.WIDTH, 4))"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "helper.py").write_text("WIDTH = 3")
@@ -606,7 +608,7 @@ def test_a_log_with_another_script(tmp_path, look, picture):
     write(folder / "w.pth", make())
     saved = torch.load(folder / "w.pth")
     torch.save(saved["state_dict"], folder / "w.pth")  # not of a run
-    assert not look("predict", "run/w.pth", picture, "-a", "resnet18")[1]
+    assert not look("predict", "run/w.pth", picture, "-a", NET)[1]
     for damage in b"no log" * 9, b"":
         for path in folder.glob("*tfevents*"):
             path.write_bytes(damage)
@@ -722,7 +724,8 @@ def test_maps_of_what_can_be_read(tmp_path, look):
 
 def test_maps_at_a_larger_size(tmp_path, look, figures, picture):
     """At 32 pixels ResNet's last map has one position."""
-    checkpoint = write(tmp_path / "model.pt", make(), image_size=32, val_resize=36)
+    sizes = {"image_size": 32, "val_resize": 36}
+    checkpoint = write(tmp_path / "model.pt", make("resnet18"), "resnet18", **sizes)
     (line,) = look("cam", checkpoint, picture, status=2)[1].splitlines()
     assert "no class activation maps of resnet18 at 32 pixels" in line
     assert line.endswith("it may have some at --size 128") and not figures
@@ -790,8 +793,9 @@ def test_export_answers_as_the_model(kind, tmp_path, look, monkeypatch):
 
 
 def test_average_is_the_mean(tmp_path, look, picture):
-    models = [make(seed=seed) for seed in range(3)]
-    paths = [write(tmp_path / f"{seed}.pt", model) for seed, model in enumerate(models)]
+    net = "mobilenet_v3_small"  # with statistics of BatchNorm
+    models = [make(net, seed) for seed in range(3)]
+    paths = [write(tmp_path / f"{seed}.pt", model, net) for seed, model in enumerate(models)]
     look("average", *paths, "mean.pt")
     saved = torch.load(tmp_path / "mean.pt", weights_only=True)
     assert {name: saved[name] for name in about} == about
@@ -804,7 +808,7 @@ def test_average_is_the_mean(tmp_path, look, picture):
     line = look("average", paths[0], "other.pt", "no.pt", status=2)[1]
     assert "other.pt differs from" in line and "in classes" in line
     for each in models[:2]:  # without names of classes, which the mean does not invent
-        torch.save({"state_dict": each.state_dict(), "arch": "resnet18"}, f"{id(each)}.pth")
+        torch.save({"state_dict": each.state_dict(), "arch": net}, f"{id(each)}.pth")
     look("average", *(f"{id(each)}.pth" for each in models[:2]), "bare.pt")
     assert not torch.load(tmp_path / "bare.pt", weights_only=True)["classes"]
     line = look("average", *paths, status=2)[1]  # OUT forgotten
@@ -818,8 +822,8 @@ def test_average_is_the_mean(tmp_path, look, picture):
     [
         (b"text", "bad.pt cannot be loaded"),
         ([1, 2], "it holds no weights by name"),
-        ({"arch": "resnet18", "state_dict": {"a": 1}}, "it holds no weights by name"),
-        ({"arch": "resnet18", "state_dict": {"a": torch.ones(4)}}, "weights do not fit"),
+        ({"arch": NET, "state_dict": {"a": 1}}, "it holds no weights by name"),
+        ({"arch": NET, "state_dict": {"a": torch.ones(4)}}, "weights do not fit"),
         ({"arch": "nonesuch", "state_dict": {"a": torch.ones(4)}}, "cannot be used: "),
         ({"num_classes": "x"}, "cannot be used: its num_classes is 'x'"),
         ({"classes": ["ant", 2]}, "cannot be used: its classes is ['ant', 2]"),
@@ -830,7 +834,10 @@ def test_average_is_the_mean(tmp_path, look, picture):
         ({"image_size": 4, "val_resize": 4, "arch": "squeezenet1_1"}, "cannot be used: "),
         ({"std": [1.0, 0.0, 1.0]}, "its mean and std are not three numbers each"),
         ({"mean": [0.5]}, "cannot be used: "),
-        ({"ema": {"fc.weight": torch.tensor([torch.nan])}}, "its weights are not all finite"),
+        (
+            {"ema": {"classifier.1.weight": torch.tensor([torch.nan])}},
+            "its weights are not all finite",
+        ),
         ({"state_dict": {}, "transform": re.compile}, "with Python objects, which could run code"),
     ],
 )
@@ -839,7 +846,7 @@ def test_bad_checkpoints(content, message, tmp_path, look):
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif isinstance(content, dict) and not {"state_dict", 1} & content.keys():
-        write(path, make(content.get("arch", "resnet18")), **{"arch": "resnet18", **content})
+        write(path, make(content.get("arch", NET)), **{"arch": NET, **content})
     else:
         torch.save(content, path)
     (line,) = look("predict", path, "picture.jpg", status=2)[1].splitlines()

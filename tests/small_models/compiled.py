@@ -3,6 +3,7 @@ to a tenth of a second in each start. So does a collection of garbage that looks
 server has imported, and copies its memory: this module, which the server imports last, leaves none
 of that to its forks."""
 
+import ctypes
 import gc
 import sys
 from importlib.machinery import SourceFileLoader
@@ -21,6 +22,19 @@ def code_of(path):
     return CODE[key]
 
 
+def join_pages():
+    """Joins this process's memory in pages of 2 MiB, where Linux can: a fork copies the table of
+    its pages, and frees it, which takes two thirds of an empty fork's time with pages of 4 KiB."""
+    madvise, size = ctypes.CDLL(None).madvise, 2 << 20
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, mode, _, _, inode, *_ = line.split()
+        first, end = (int(address, 16) for address in place.split("-"))
+        if mode.startswith("rw") and inode == "0":  # of no file
+            for address in range(-(-first // size) * size, end - size + 1, size):
+                madvise(address, size, 25)  # MADV_COLLAPSE
+
+
 compile_anew = SourceFileLoader.source_to_code
 
 
@@ -36,3 +50,4 @@ SourceFileLoader.source_to_code = source_to_code
 for name in absent.NAMES:
     del sys.modules[name]
 gc.freeze()
+join_pages()

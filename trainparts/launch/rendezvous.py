@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -119,9 +119,9 @@ def open_store(
             launchers.set("port", str(store.port))
         return store, ("127.0.0.1", "127.0.0.1")
     store, ends = None, ("", "")
-    until = time.monotonic() + wait.total_seconds()
+    until, lengths = time.monotonic() + wait.total_seconds(), pauses(0.5)
     while store is None:
-        time.sleep(0.5)
+        time.sleep(next(lengths))
         last = time.monotonic() >= until
         # After a restart this may still be the port of the start before, where nobody listens.
         port = int(launchers.get("port")) if launchers else port
@@ -136,6 +136,15 @@ def open_store(
     if (theirs := store.get("group").decode()) != mine:
         raise errors.BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store, ends
+
+
+def pauses(longest: float) -> Iterator[float]:
+    """Yields the seconds to sleep before each next look for what may come at once, or late: 0.01,
+    then twice as long each time, at most `longest`."""
+    seconds = 0.01
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, longest)
 
 
 def await_all(
@@ -154,9 +163,9 @@ def await_all(
     store.set(f"rank {rank}", "here")
     if rank == 0:
         every = [f"rank {number}" for number in range(ranks)]
-        until = time.monotonic() + wait.total_seconds()
+        until, lengths = time.monotonic() + wait.total_seconds(), pauses(0.1)
         while not store.check(every) and time.monotonic() < until:
-            time.sleep(0.1)
+            time.sleep(next(lengths))
         store.set("missing", ", ".join(name for name in every if not store.check([name])))
     store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
     if missing := store.get("missing").decode():
