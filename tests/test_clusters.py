@@ -189,7 +189,8 @@ def test_there_are_commands():
 
 def test_the_flight_recorder_has_these_names():
     line = re.search(r"^python -m (torch\S+) (\S+) (\S+) \S+", DOCUMENT, re.MULTILINE)
-    done = run([sys.executable, "-m", line[1], "--help"], ROOT)
+    code = f"import runpy\nrunpy.run_module({line[1]!r}, run_name='__main__')"  # as python -m does
+    done = run([sys.executable, "-c", code, "--help"], ROOT)
     assert line[2] in done
 
 

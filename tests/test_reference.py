@@ -42,6 +42,10 @@ DEFAULTS = {
 }
 
 
+# torch.manual_seed() formats a stack for each kind of device that is not there, too.
+seed_torch = torch.default_generator.manual_seed
+
+
 def seed_from(*numbers):
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
@@ -77,7 +81,7 @@ def training_image(args, epoch, path, key):
     if args.auto_augment != "off":
         policy = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}[args.auto_augment]
         policy = policy(interpolation=BILINEAR)
-        torch.manual_seed(rng.getrandbits(63))
+        seed_torch(rng.getrandbits(63))
         image = functional.pil_to_tensor(policy(functional.to_pil_image(image)))
     if rng.random() < args.random_erase:
         box = draw_box(size, size, rng, 0.02, 0.33, 3.3)
@@ -220,7 +224,7 @@ def train(folder, build, ranks=1, **options):
     """Trains what `build(classes)` returns under these options of the scripts."""
     args = SimpleNamespace(**DEFAULTS | options)
     train, val = (datasets.ImageFolder(folder / split).samples for split in ("train", "val"))
-    torch.manual_seed(args.seed)
+    seed_torch(args.seed)
     model = build(1 + max(label for _, label in train))
     optimizer, average = make_optimizer(args, model), None
     scale = 2.0**16 if args.amp == "float16" else 1.0  # it grows after 2,000 steps
@@ -244,7 +248,7 @@ def train(folder, build, ranks=1, **options):
             for turn, some in enumerate(torch.arange(global_batch).split(args.batch_size)):
                 rank, turn = divmod(turn, args.accumulation)
                 if turn == 0:
-                    torch.manual_seed(seed_from(args.seed, epoch, step, rank))
+                    seed_torch(seed_from(args.seed, epoch, step, rank))
                 with half(args):
                     output = model(images[some])
                     loss = loss_of(args, output, classes[some], others[some], share[some])

@@ -5,14 +5,23 @@ import io
 import json
 import resource
 import signal
-import subprocess
 import sys
 import tracemalloc
 
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT, checkpoint, damage, environment, interrupted, run, torch, write_file
+from conftest import (
+    ROOT,
+    begin,
+    checkpoint,
+    damage,
+    environment,
+    interrupted,
+    run,
+    torch,
+    write_file,
+)
 from pyarrow import parquet
 
 import text_nd as nd
@@ -496,18 +505,13 @@ def test_it_is_printed_as_it_comes(tmp_path, monkeypatch):
     assert printed == ["a", "a", "aä"]
     # Started as users do: `| head -c 9` ends it, and says nothing.
     save(tmp_path / "bytes.pt")
-    words = [sys.executable, ROOT / "tools" / "sample.py", "bytes.pt", "--length", str(10**9)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(
-        [*words, "--prompt", "abc", "--no-accel"], cwd=tmp_path, env=environment(), **pipes
-    )
-    try:
-        assert process.stdout.read(9)[:3] == b"abc"
-        process.stdout.close()
-        assert io.TextIOWrapper(process.stderr).read() == ""
-        assert process.wait(timeout=60) < 0
-    finally:
-        process.kill()
+    words = [sys.executable, f"{ROOT}/tools/sample.py", "bytes.pt", "--length", str(10**9)]
+    words += ["--prompt", "abc", "--no-accel"]
+    process = begin(words, tmp_path, environment(), errors=tmp_path / "errors")
+    with open(process.output.fileno(), "rb", closefd=False) as output:
+        assert output.read(9)[:3] == b"abc"
+    process.output.close()
+    assert process.wait(timeout=60) < 0 and (tmp_path / "errors").read_text() == ""
 
 
 # -------------------------------------------------------------------------- functions by themselves

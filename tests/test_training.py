@@ -19,6 +19,7 @@ from conftest import (
     ROOT,
     SCRIPTS,
     TEXT_SCRIPTS,
+    THEN_RUN,
     checkpoint,
     command,
     events,
@@ -607,9 +608,10 @@ def test_validation_computes_as_training_does(script):
 
 
 def test_without_stderr(demo, tmp_path):
-    """As daemons start programs."""
-    words = ["bash", "-c", 'exec "$@" 2>&-', "sh", *command("imagenet_nd.py"), *VIT, "-b", "8"]
-    run([*words, "--output-dir", "one", demo], tmp_path, 143, EARLY)
+    """As daemons start programs: Python then has None for it."""
+    closed = "import os, sys\nos.close(2)\nsys.stderr = sys.__stderr__ = None\ndel sys.argv[0]"
+    words = [nd.sys.executable, "-c", closed + THEN_RUN, *command("imagenet_nd.py")[1:], *VIT]
+    run([*words, "-b", "8", "--output-dir", "one", demo], tmp_path, 143, EARLY)
     assert (tmp_path / "one" / "checkpoint.pt").exists()
 
 
