@@ -763,6 +763,8 @@ tests/launch/test_rendezvous.py
   rank 0's machine does not learn its address => store.set("address", at_rank_0) => pass
   an export does not count => os.environ.setdefault("GLOO_SOCKET_IFNAME", name) => os.environ["GLOO_SOCKET_IFNAME"] = name
   gloo waits for ever => timer.start() => pass
+  ranks of one start wait for half a second => seconds = 0.01 => seconds = longest
+  ranks look ever more rarely => seconds = min(2 * seconds, longest) => seconds = 2 * seconds
   no rank is missing => ", ".join(name for name in every if not store.check([name])) => ""
 tests/launch/test_store_broadcast.py
   told, all ends pass by themselves => (errors.BadInput if wrong else errors.Fault)(sent["error"]) => errors.Fault(sent["error"])
