@@ -25,9 +25,9 @@ def code_of(path):
 def join_pages():
     """Joins this process's memory in pages of 2 MiB, where Linux can: a fork copies the table of
     its pages, and frees it, which takes two thirds of an empty fork's time with pages of 4 KiB."""
-    madvise, size = ctypes.CDLL(None).madvise, 2 << 20
+    maps, madvise, size = Path("/proc/self/maps"), ctypes.CDLL(None).madvise, 2 << 20
     madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in maps.read_text().splitlines() if maps.exists() else ():
         place, mode, _, _, inode, *_ = line.split()
         first, end = (int(address, 16) for address in place.split("-"))
         if mode.startswith("rw") and inode == "0":  # of no file
