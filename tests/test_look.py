@@ -251,7 +251,7 @@ def test_foreign_checkpoints(tmp_path, look):
     first = look("predict", "a.pth.tar", path)[0]
     assert first == look("predict", "b.pth", path, "-a", NET)[0]
     assert first == look("predict", "c.pth", path, "-a", NET)[0]
-    transform = torchvision.models.ResNet18_Weights.DEFAULT.transforms()
+    transform = torchvision.models.get_model_weights(NET).DEFAULT.transforms()
     with torch.no_grad():
         likely = model(transform(PIL.Image.open(path))[None]).softmax(dim=1)
     name = torchvision.models.ResNet18_Weights.DEFAULT.meta["categories"][likely.argmax()]
